@@ -1,0 +1,34 @@
+# Every target sets up .venv by itself when it is missing or older than what it is made from.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1  /p' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## train a small convolutional DKM on handwritten digits (about a minute)
+	$(BIN)/python examples/digits.py
+
+test: $(READY)  ## run all tests; GRAMIAN_FIXTURES=DIR takes other parity fixtures
+	$(BIN)/pytest
+
+check: $(READY)  ## formatting, lint, types, import order, then all tests with coverage
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) test PYTEST_ADDOPTS="--cov --cov-report=term:skip-covered --cov-fail-under=95"
+
+clean:  ## remove .venv and everything that tools have left behind
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+export PYTEST_ADDOPTS
+.PHONY: help demo test check clean
+.DEFAULT_GOAL := help

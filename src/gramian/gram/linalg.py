@@ -1,0 +1,46 @@
+"""Cholesky factors, triangular solves and condition numbers. No silent extra jitter anywhere."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gramian.gram.errors import NotPSDError
+
+
+def cholesky(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
+    """Lower triangular L with L Lᵀ = ``matrix``; NotPSDError names ``what`` if there is none."""
+    L, info = torch.linalg.cholesky_ex(matrix)
+    if info.item() != 0:
+        raise NotPSDError(
+            what,
+            str(matrix.dtype).removeprefix("torch."),
+            len(matrix),
+            int(info.item()),
+            smallest_eigenvalue(matrix),
+        )
+    return L
+
+
+def smallest_eigenvalue(matrix: Float[Tensor, "P P"]) -> float:
+    """Smallest eigenvalue of the symmetric part, in float64; NaN if an entry is not finite."""
+    exact = matrix.detach().double()
+    if not exact.isfinite().all():
+        return float("nan")
+    return float(torch.linalg.eigvalsh((exact + exact.mT) / 2)[0])
+
+
+def solve_lower(L: Float[Tensor, "P P"], B: Float[Tensor, "P N"]) -> Float[Tensor, "P N"]:
+    """L⁻¹ B for lower triangular L."""
+    return torch.linalg.solve_triangular(L, B, upper=False)
+
+
+def solve_upper(L: Float[Tensor, "P P"], B: Float[Tensor, "P N"]) -> Float[Tensor, "P N"]:
+    """L⁻ᵀ B for lower triangular L."""
+    return torch.linalg.solve_triangular(L.mT, B, upper=True)
+
+
+def condition_number(matrix: Float[Tensor, "P P"]) -> float:
+    """2-norm condition number, in float64. Beyond about 1e16 it only measures round-off."""
+    return float(torch.linalg.cond(matrix.detach().double()))

@@ -1,0 +1,91 @@
+"""Kernel convolution: the step where pixels meet, and where inducing points become patches."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from gramian.gram.blocks import GramBlocks
+from gramian.gram.windows import window_mean
+
+MixingStart = Literal["random", "near_identity"]
+
+
+class KernelConv(nn.Module):
+    """Convolution of a kernel, with a learned mixing C of the inducing points (Algorithm 1).
+
+        K_ii    = (1/D) Σ_d C_d Φ_ii C_dᵀ
+        K_ti(r) = (1/D) Σ_d Φ_ti(s·r + d) C_dᵀ      zeros outside the image
+        k_tt(r) = mean of φ_tt over the window's pixels inside the image
+
+    C_d (P_out × P_in) makes pixel d of the new inducing patches from the old inducing points;
+    D = f² and C = raw_mixing / √P_in.
+
+    Args:
+        num_inducing_in: P_in.
+        num_inducing: P_out.
+        filter_size: f.
+        stride: s.
+        start: where raw_mixing starts (see ``start_``).
+    """
+
+    def __init__(
+        self,
+        num_inducing_in: int,
+        num_inducing: int,
+        filter_size: int = 3,
+        stride: int = 1,
+        start: MixingStart = "random",
+    ) -> None:
+        super().__init__()
+        shape = (num_inducing, num_inducing_in, filter_size, filter_size)
+        self.raw_mixing = nn.Parameter(torch.zeros(shape))
+        self.filter_size = filter_size
+        self.stride = stride
+        self.start: MixingStart = start
+
+    @property
+    def mixing(self) -> Float[Tensor, "Po Pi f f"]:
+        """C, with C_d = mixing[:, :, d]."""
+        return self.raw_mixing / math.sqrt(self.raw_mixing.shape[1])
+
+    def inducing(self, phi_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
+        """K_ii, as two products: all C_d Φ at once, then the sum over d and P_in in one."""
+        C = self.mixing.flatten(2).mT  # [Po, D, Pi]
+        return (C @ phi_ii).flatten(1) @ C.flatten(1).mT / C.shape[1]
+
+    def data(self, phi: GramBlocks, K_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
+        """K_ti and k_tt."""
+        f, stride = self.filter_size, self.stride
+        ti = phi.ti.permute(0, 3, 1, 2)  # channels first in name, channels last in memory
+        ti = conv2d(ti, self.mixing / f**2, stride=stride, padding=f // 2)
+        return GramBlocks(K_ii, ti.permute(0, 2, 3, 1), window_mean(phi.tt_diag, f, stride))
+
+    def forward(self, phi: GramBlocks) -> GramBlocks:
+        """All blocks of the convolved kernel."""
+        return self.data(phi, self.inducing(phi.ii))
+
+    @torch.no_grad()
+    def start_(self, generator: torch.Generator) -> None:
+        """Draw start values: standard normals (random, as published), or mostly the identity.
+
+        ``near_identity``: C_d = 0.7·I + 0.3·noise at every pixel d, so that a new inducing patch
+        starts as the uniform patch of an old inducing point and resembles smooth images. With few
+        inducing points random patches resemble no image, and little of the signal gets through.
+        """
+        self.raw_mixing.normal_(generator=generator)
+        if self.start == "near_identity":
+            P_out, P_in = self.raw_mixing.shape[:2]
+            self.raw_mixing *= 0.3
+            new = torch.arange(P_out)
+            self.raw_mixing[new, new % P_in] += 0.7 * math.sqrt(P_in)
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``print``."""
+        P_out, P_in, f, _ = self.raw_mixing.shape
+        return f"{P_in} → {P_out}, {f}×{f}, stride {self.stride}"

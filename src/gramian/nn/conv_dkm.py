@@ -1,0 +1,124 @@
+"""The convolutional deep kernel machine of the paper: a ResNet-20 of Gram matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from gramian.nn.config import DKMConfig
+from gramian.nn.conv import KernelConv, MixingStart
+from gramian.nn.inputs import PatchInput
+from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
+from gramian.nn.likelihoods import Categorical
+from gramian.nn.model import DKM, Layer, Pooling
+from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.whitening import ZCA
+
+Space = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvDKMConfig(DKMConfig):
+    """A convolutional DKM. The defaults are the paper's CIFAR-10 model, as it was run.
+
+    Args (besides those of DKMConfig):
+        image_shape: (channels, height, width).
+        num_classes: C.
+        num_inducing: inducing points of each stage; the stem has those of the first.
+        blocks_per_stage: residual blocks in a stage, two layers each.
+        strides: stride of the first block of each stage.
+        residual_weights: of the shortcut and of the main branch.
+        pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
+        whitening: ZCA-whiten the images.
+        whiten_inducing: choose inducing patches from whitened images.
+        mixing_start: where the mixing starts.
+    """
+
+    image_shape: tuple[int, int, int] = (3, 32, 32)
+    num_classes: int = 10
+    num_inducing: tuple[int, ...] = (512, 1024, 2048)
+    blocks_per_stage: int = 3
+    strides: tuple[int, ...] = (2, 2, 2)
+    residual_weights: tuple[float, float] = (0.5, 0.5)
+    pooling: Literal["mean", "nystrom", "mean_mixing", "nystrom_mixing"] = "mean"
+    whitening: bool = True
+    whiten_inducing: bool = False
+    mixing_start: MixingStart = "random"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        super().__post_init__()
+        if len(self.strides) != len(self.num_inducing):
+            raise ValueError(
+                f"one stride a stage: {len(self.num_inducing)} stages in num_inducing, "
+                f"but strides = {self.strides}"
+            )
+        if not self.num_inducing or min(self.num_inducing) < 1:
+            raise ValueError(f"num_inducing must hold positive counts, got {self.num_inducing}")
+        if self.num_classes < 2:
+            raise ValueError(f"num_classes must be 2 or more, got {self.num_classes}")
+
+    def build_conv(self, P_in: int, P: int, filter_size: int, stride: int) -> KernelConv:
+        """A kernel convolution."""
+        return KernelConv(P_in, P, filter_size, stride, self.mixing_start)
+
+    def build_layer(self, P_in: int, P: int, space: Space, stride: int = 1) -> DKMLayer:
+        """One layer; ``space`` is the size of its output map."""
+        conv = self.build_conv(P_in, P, 3, stride)
+        return DKMLayer(self.build_kernel(), conv, self.build_gram(P), self.build_norm(P, space))
+
+    def build_block(self, P_in: int, P: int, space: Space, stride: int) -> ResidualBlock:
+        """One residual block; its shortcut is the identity where that fits."""
+        shortcut = None
+        if stride != 1 or P_in != P:
+            shortcut = Shortcut(self.build_conv(P_in, P, 1, stride), self.build_norm(P, space))
+        return ResidualBlock(
+            self.build_layer(P_in, P, space, stride),
+            self.build_layer(P, P, space),
+            shortcut,
+            self.residual_weights,
+        )
+
+    def build_pooling(self, P: int, num_pixels: int) -> Pooling:
+        """The pooling."""
+        match self.pooling:
+            case "mean":
+                return SpatialMean()
+            case "mean_mixing":
+                return SpatialMean((P, num_pixels, P))
+            case "nystrom":
+                return NystromMean()
+            case "nystrom_mixing":
+                return NystromMean((P, P))
+
+
+class ConvDKM(DKM):
+    """Input patches → stem → stages of residual blocks → pooling → kernel → norm → GP output."""
+
+    @classmethod
+    def from_config(cls, config: ConvDKMConfig) -> ConvDKM:
+        """Build the model; ``initialise_`` then gives it start values."""
+        channels, height, width = config.image_shape
+        P, space = config.num_inducing[0], (height, width)
+        layers: dict[str, Layer] = {"stem": config.build_layer(P, P, space)}
+        stages = zip(config.num_inducing, config.strides, strict=True)
+        for stage, (P_out, stage_stride) in enumerate(stages, start=1):
+            for block in range(1, config.blocks_per_stage + 1):
+                stride = stage_stride if block == 1 else 1
+                space = (math.ceil(space[0] / stride), math.ceil(space[1] / stride))
+                name = f"stage{stage}_block{block}"
+                layers[name] = config.build_block(P, P_out, space, stride)
+                P = P_out
+        return cls(
+            data_shape=config.image_shape,
+            whitening=ZCA(config.image_shape) if config.whitening else None,
+            inputs=PatchInput(config.num_inducing[0], channels),
+            layers=layers,
+            pooling=config.build_pooling(P, math.prod(space)),
+            kernel=config.build_kernel(),
+            norm=config.build_norm(P, ()),
+            output=config.build_output(P, config.num_classes),
+            likelihood=Categorical(config.num_classes, config.num_samples, config.estimator),
+            whiten_inducing=config.whiten_inducing,
+        )

@@ -1,0 +1,80 @@
+"""The fully connected deep kernel machine, for tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gramian.nn.config import DKMConfig
+from gramian.nn.inputs import DenseInput
+from gramian.nn.layers import DKMLayer
+from gramian.nn.likelihoods import Categorical, Gaussian
+from gramian.nn.model import DKM, Layer
+from gramian.nn.norm import NormChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseDKMConfig(DKMConfig):
+    """A fully connected DKM with inducing points.
+
+    Args (besides those of DKMConfig):
+        num_features: features of a data point.
+        num_outputs: classes, or targets of a regression.
+        num_inducing: P, in every layer.
+        num_layers: Gram layers. None at all is a sparse variational Gaussian process.
+        likelihood: of the targets.
+        noise_var: start value of the Gaussian likelihood's variance.
+    """
+
+    num_features: int
+    num_outputs: int
+    num_inducing: int = 100
+    num_layers: int = 1
+    likelihood: Literal["categorical", "gaussian"] = "categorical"
+    noise_var: float = 0.1
+    kernel: str = "squared_exponential"
+    norm: NormChoice = NormChoice.off()
+    tempered: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        super().__post_init__()
+        if min(self.num_features, self.num_outputs, self.num_inducing) < 1 or self.num_layers < 0:
+            raise ValueError(
+                "num_features, num_outputs and num_inducing must be positive and num_layers not "
+                f"negative, got {self.num_features}, {self.num_outputs}, {self.num_inducing}, "
+                f"{self.num_layers}"
+            )
+
+    def build_layer(self) -> DKMLayer:
+        """One layer."""
+        P = self.num_inducing
+        return DKMLayer(self.build_kernel(), None, self.build_gram(P), self.build_norm(P, ()))
+
+    def build_likelihood(self) -> Categorical | Gaussian:
+        """The likelihood."""
+        if self.likelihood == "gaussian":
+            return Gaussian(self.noise_var, self.num_samples, self.estimator)
+        return Categorical(self.num_outputs, self.num_samples, self.estimator)
+
+
+class DenseDKM(DKM):
+    """Features → (kernel → Gram layer → norm) × num_layers → kernel → norm → GP output."""
+
+    @classmethod
+    def from_config(cls, config: DenseDKMConfig) -> DenseDKM:
+        """Build the model; ``initialise_`` then gives it start values."""
+        layers: dict[str, Layer] = {
+            f"layer{number}": config.build_layer() for number in range(1, config.num_layers + 1)
+        }
+        return cls(
+            data_shape=(config.num_features,),
+            whitening=None,
+            inputs=DenseInput(config.num_inducing, config.num_features),
+            layers=layers,
+            pooling=None,
+            kernel=config.build_kernel(),
+            norm=config.build_norm(config.num_inducing, ()),
+            output=config.build_output(config.num_inducing, config.num_outputs),
+            likelihood=config.build_likelihood(),
+        )

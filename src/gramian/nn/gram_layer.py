@@ -1,0 +1,105 @@
+"""The Gram layer: where a deep kernel machine learns."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gramian.gram.blocks import GramBlocks
+from gramian.gram.conditional import Conditional, VarianceCheck
+from gramian.gram.divergence import Divergence, gaussian_divergence
+from gramian.gram.linalg import cholesky
+from gramian.gram.skr import SKR
+from gramian.nn.positive_definite import PositiveDefinite
+
+
+class GramLayer(nn.Module):
+    """Replace K_ii by a learned G_ii, and let the data follow (Algorithm 1; Eq. gram_ind_prop).
+
+        G̃_ii = G_ii, with SKR's noise in training and its jitter always
+        G_ti = K_ti K_ii⁻¹ G̃_ii
+        G_tt = K_ti K_ii⁻¹ G̃_ii K_ii⁻¹ K_it + K_tt − K_ti K_ii⁻¹ K_it
+        kl   = ν · D(N(0, G_ii) ‖ N(0, K_ii)), of the G_ii without noise and jitter
+
+    With ν = ∞ there is nothing to learn: G_ii = K_ii, the NNGP.
+
+    Args:
+        num_inducing: P.
+        nu: ν, the weight of the pull towards the kernel.
+        divergence: which D.
+        skr: stochastic kernel regularisation.
+        variance_check: what to do about negative entries of G_tt.
+    """
+
+    def __init__(
+        self,
+        num_inducing: int,
+        nu: float = 0.001,
+        divergence: Divergence = "taylor",
+        skr: SKR = SKR(),
+        variance_check: VarianceCheck = VarianceCheck(),
+    ) -> None:
+        super().__init__()
+        if not nu >= 0:
+            raise ValueError(f"nu must be 0 or more, or infinity, got {nu}")
+        self.inducing_gram = None if nu == math.inf else PositiveDefinite(num_inducing)
+        self.num_inducing = num_inducing
+        self.nu = nu
+        self.divergence: Divergence = divergence
+        self.skr = skr
+        self.variance_check = variance_check
+
+    def inducing(
+        self, K_ii: Float[Tensor, "Pi Pi"], noise: Float[Tensor, "Pi gamma"] | None = None
+    ) -> tuple[Conditional, Float[Tensor, ""]]:
+        """Condition on G̃_ii, and the layer's KL. ``noise`` is needed to train with sampling."""
+        self._check_noise(noise)
+        L_K = cholesky(K_ii, what="K_ii")
+        L_G = L_K if self.inducing_gram is None else self.inducing_gram.factor
+        conditional = Conditional.of(L_K, self.skr.factor(L_G, noise), self.skr.jitter)
+        if self.nu == 0 or self.inducing_gram is None:
+            return conditional, K_ii.new_zeros(())
+        return conditional, self.nu * gaussian_divergence(self.divergence, K_ii, L_K, L_G)
+
+    def data(self, K: GramBlocks, conditional: Conditional) -> tuple[GramBlocks, Int[Tensor, ""]]:
+        """G_ti and g_tt, and how many negative variances were clamped."""
+        flat = K.flat()
+        X = conditional.whiten(flat.ti)
+        G_ti, g_tt = conditional.cross_and_variance(X, flat.tt_diag)
+        g_tt, num_clamped = self.variance_check(g_tt)
+        return GramBlocks(conditional.ii, G_ti, g_tt).shaped_like(K), num_clamped
+
+    def forward(
+        self, K: GramBlocks, noise: Float[Tensor, "Pi gamma"] | None = None
+    ) -> tuple[GramBlocks, Float[Tensor, ""]]:
+        """All blocks of G̃, and the layer's KL."""
+        conditional, kl = self.inducing(K.ii, noise)
+        gram, _ = self.data(K, conditional)
+        return gram, kl
+
+    @property
+    def samples(self) -> bool:
+        """Whether a pass in the present mode needs noise."""
+        return self.training and self.skr.samples
+
+    def set_to_(self, K_ii: Float[Tensor, "Pi Pi"]) -> None:
+        """Start at G_ii = K_ii."""
+        if self.inducing_gram is not None:
+            self.inducing_gram.set_to_(K_ii, what="K_ii")
+
+    def _check_noise(self, noise: Tensor | None) -> None:
+        if self.samples and noise is None:
+            raise ValueError(
+                "training with SKR needs noise: pass model.draw_noise(generator), "
+                "or call model.eval() for predictions"
+            )
+        if noise is not None and not self.samples:
+            raise ValueError(
+                "noise was passed, but SKR samples only in training mode with a gamma_fraction"
+            )
+
+    def extra_repr(self) -> str:
+        """Settings, for ``print``."""
+        return f"{self.num_inducing}, nu={self.nu:g}, {self.divergence}, {self.skr}"

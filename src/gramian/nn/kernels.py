@@ -1,0 +1,249 @@
+"""Kernels: functions of the Gram matrix, entry by entry.
+
+A kernel of one's own needs one method, ``pairs``: the kernel of two points from the three numbers
+that Gram blocks hold about them.
+
+    class Quadratic(Kernel):
+        def pairs(self, c, x, y):
+            return c.square()
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import GramBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """x → (1 + relative)·x + absolute, on the diagonal of a kernel: numerical safety only."""
+
+    relative: float = 1e-4
+    absolute: float = 1e-4
+
+    def __call__(self, diagonal: Tensor) -> Tensor:
+        """Inflate diagonal entries."""
+        return (1 + self.relative) * diagonal + self.absolute
+
+    def on_matrix(self, matrix: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        """Inflate the diagonal of a matrix."""
+        extra = self.relative * matrix.diagonal() + self.absolute
+        return matrix + torch.diag(extra)
+
+
+class Kernel(nn.Module, ABC):
+    """K = w·k(G) + b, then jitter on the diagonals of ``ii`` and ``tt``.
+
+    Args:
+        weight_var: start value of the learned weight variance w; None for a fixed 1.
+        bias_var: start value of the learned bias variance b; None for none.
+        jitter: diagonal inflation.
+    """
+
+    log_weight_var: nn.Parameter | None
+    log_bias_var: nn.Parameter | None
+
+    def __init__(
+        self,
+        weight_var: float | None = 1.0,
+        bias_var: float | None = 0.1,
+        jitter: Jitter = Jitter(),
+    ) -> None:
+        super().__init__()
+        self.log_weight_var = _log_parameter(weight_var)
+        self.log_bias_var = _log_parameter(bias_var)
+        self.jitter = jitter
+
+    @abstractmethod
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """k of two points with G_ab = c, G_aa = x and G_bb = y (broadcast against each other)."""
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """k of a point with itself, where G_aa = x."""
+        return self.pairs(x, x, x)
+
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        """K_ii."""
+        return self.jitter.on_matrix(self._inducing(G_ii))
+
+    def data(self, gram: GramBlocks, K_ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+        """K_ti and k_tt."""
+        return GramBlocks(K_ii, self._cross(gram), self.jitter(self._data_diagonal(gram)))
+
+    def forward(self, gram: GramBlocks) -> GramBlocks:
+        """K(G) for all blocks."""
+        return self.data(gram, self.inducing(gram.ii))
+
+    def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        g_ii = G_ii.diagonal()
+        return self._affine(self.pairs(G_ii, g_ii[:, None], g_ii))
+
+    def _cross(self, gram: GramBlocks) -> Float[Tensor, "B *space Pi"]:
+        return self._affine(self.pairs(gram.ti, gram.tt_diag[..., None], gram.ii.diagonal()))
+
+    def _data_diagonal(self, gram: GramBlocks) -> Float[Tensor, "B *space"]:
+        return self._affine(self.diagonal(gram.tt_diag))
+
+    def _affine(self, k: Tensor) -> Tensor:
+        if self.log_weight_var is not None:
+            k = self.log_weight_var.exp() * k
+        if self.log_bias_var is not None:
+            k = k + self.log_bias_var.exp()
+        return k
+
+    def __add__(self, other: Kernel) -> Kernel:
+        """Sum of two kernels."""
+        return SumKernel(self, other)
+
+    def __mul__(self, other: Kernel) -> Kernel:
+        """Product of two kernels."""
+        return ProductKernel(self, other)
+
+    def extra_repr(self) -> str:
+        """The jitter, for ``print``."""
+        return f"{self.jitter}"
+
+
+class NormalizedGaussian(Kernel):
+    """k = s·exp(c/s − 1), s = √(xy): a Gaussian of the angle (Shankar et al. 2020).
+
+    Its diagonal is that of G. A point of norm zero has kernel zero with all others.
+    """
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return s·exp(c/s − 1)."""
+        s = (x * y).clamp_min(torch.finfo(c.dtype).tiny).sqrt()
+        return s * (c / s - 1).exp()
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+
+class ArcCosine(Kernel):
+    """k = (√(m − c²) + (π − arccos(c/√m))·c)/π, m = x'y': order 1, the ReLU (Cho & Saul 2009).
+
+    The diagonals x, y are inflated by the jitter first, x' = (1 + relative)·x + absolute, which
+    keeps m − c² positive; the diagonal of ``ii`` is x' itself and that of ``tt`` is x, as published.
+    """
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the arc-cosine kernel of the inflated diagonals."""
+        tiny = torch.finfo(c.dtype).tiny
+        m = (self.jitter(x) * self.jitter(y)).clamp_min(tiny)
+        inside = (m - c.square()).clamp_min(tiny)  # rounding only: Cauchy-Schwarz gives c² < m
+        angle = torch.atan2(inside.sqrt(), c)
+        return (inside.sqrt() + (math.pi - angle) * c) / math.pi
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+    def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        g_ii = G_ii.diagonal()
+        eye = torch.eye(len(G_ii), dtype=torch.bool, device=G_ii.device)
+        # Off the diagonal only: at c² = m the derivative of the square root is infinite.
+        apart = torch.where(eye, torch.zeros_like(G_ii), G_ii)
+        k = torch.where(eye, self.jitter(g_ii), self.pairs(apart, g_ii[:, None], g_ii))
+        return self._affine(k)
+
+
+class SquaredExponential(Kernel):
+    """k = exp(c − (x + y)/2) = exp(−d²/2), d² = x + y − 2c the squared distance of the features."""
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return exp(−d²/2)."""
+        return (c - (x + y) / 2).exp()
+
+
+class Matern32(Kernel):
+    """k = (1 + √3 d)·exp(−√3 d), d² = x + y − 2c."""
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the Matérn kernel of smoothness 3/2."""
+        d = math.sqrt(3) * _distance(c, x, y)
+        return (1 + d) * (-d).exp()
+
+
+class Matern52(Kernel):
+    """k = (1 + √5 d + 5d²/3)·exp(−√5 d), d² = x + y − 2c."""
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the Matérn kernel of smoothness 5/2."""
+        d = math.sqrt(5) * _distance(c, x, y)
+        return (1 + d + d.square() / 3) * (-d).exp()
+
+
+class _Composite(Kernel):
+    """Two kernels, each with its own variances, joined block by block; jitter is added once."""
+
+    def __init__(self, first: Kernel, second: Kernel, jitter: Jitter = Jitter()) -> None:
+        super().__init__(weight_var=None, bias_var=None, jitter=jitter)
+        self.first = first
+        self.second = second
+
+    def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        return self.join(self.first._inducing(G_ii), self.second._inducing(G_ii))
+
+    def _cross(self, gram: GramBlocks) -> Float[Tensor, "B *space Pi"]:
+        return self.join(self.first._cross(gram), self.second._cross(gram))
+
+    def _data_diagonal(self, gram: GramBlocks) -> Float[Tensor, "B *space"]:
+        return self.join(self.first._data_diagonal(gram), self.second._data_diagonal(gram))
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Join the two kernels' values."""
+        first, second = self.first, self.second
+        return self.join(first._affine(first.pairs(c, x, y)), second._affine(second.pairs(c, x, y)))
+
+    @abstractmethod
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """How the two values become one."""
+
+
+class SumKernel(_Composite):
+    """k = k₁ + k₂."""
+
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """Add."""
+        return first + second
+
+
+class ProductKernel(_Composite):
+    """k = k₁ · k₂."""
+
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """Multiply."""
+        return first * second
+
+
+KERNELS: dict[str, Callable[..., Kernel]] = {
+    "normalized_gaussian": NormalizedGaussian,
+    "arc_cosine": ArcCosine,
+    "squared_exponential": SquaredExponential,
+    "matern32": Matern32,
+    "matern52": Matern52,
+}
+"""Kernels by the name that a configuration uses. Add your own: ``KERNELS["mine"] = Mine``."""
+
+
+def _distance(c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """d = √(x + y − 2c), with a finite slope at d = 0: the Matérn kernels are smooth in d²."""
+    squared = (x + y - 2 * c).clamp_min(0.0)
+    return (squared + torch.finfo(c.dtype).tiny).sqrt()
+
+
+def _log_parameter(start: float | None) -> nn.Parameter | None:
+    if start is None:
+        return None
+    if start <= 0:
+        raise ValueError(f"a kernel variance must be positive, got {start}; None leaves it out")
+    return nn.Parameter(torch.tensor(math.log(start)))

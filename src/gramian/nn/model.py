@@ -1,0 +1,282 @@
+"""A deep kernel machine: inputs → layers → pooling → kernel → normalisation → GP output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import GramBlocks, Marginals
+from gramian.gram.errors import within
+from gramian.nn.checks import check_features
+from gramian.nn.conv import KernelConv
+from gramian.nn.gram_layer import GramLayer
+from gramian.nn.inputs import DenseInput, PatchInput
+from gramian.nn.kernels import Kernel
+from gramian.nn.layers import BlockState, ByPath, DKMLayer, LayerState, ResidualBlock, above, below
+from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
+from gramian.nn.norm import GramNorm
+from gramian.nn.output import GPOutput, OutputState
+from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.whitening import ZCA
+
+Layer = DKMLayer | ResidualBlock
+Pooling = SpatialMean | NystromMean
+
+
+@dataclass(frozen=True, slots=True)
+class InducingChain:
+    """All that a model works out from its parameters and noise alone, before it meets data."""
+
+    input_ii: Tensor
+    layers: dict[str, LayerState | BlockState]
+    pooled_ii: Tensor
+    K_ii: Tensor
+    top_ii: Tensor
+    output: OutputState
+    kl: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class DKMResult:
+    """What a model says about a batch.
+
+    Attributes:
+        marginals: q(f) of each data point.
+        kl: KL of each Gram layer (times ν) and of the output, by module path.
+        seen: mean of each normalisation and number of clamped variances of each Gram layer, by
+            module path.
+    """
+
+    marginals: Marginals
+    kl: dict[str, Tensor]
+    seen: dict[str, Tensor]
+
+    @property
+    def total_kl(self) -> Float[Tensor, ""]:
+        """Sum of all KL terms."""
+        return torch.stack(list(self.kl.values())).sum()
+
+
+class DKM(nn.Module):
+    """A deep kernel machine from its parts. ``ConvDKM`` and ``DenseDKM`` build the usual ones.
+
+    Args:
+        data_shape: shape of one data point: (channels, height, width) or (features,).
+        whitening: fitted whitening of the data, or None.
+        inputs: data → first Gram blocks.
+        layers: Gram blocks → Gram blocks, by name, in order.
+        pooling: pixels → images; None for dense data.
+        kernel: the kernel of the output GP.
+        norm: normalisation between that kernel and the output.
+        output: Gram blocks → marginals.
+        likelihood: of the targets, given the outputs.
+        whiten_inducing: choose inducing inputs from whitened data. The published model takes them
+            from the data as they are, and compares them with whitened data.
+    """
+
+    initialised: Tensor
+
+    def __init__(
+        self,
+        *,
+        data_shape: tuple[int, ...],
+        whitening: ZCA | None,
+        inputs: DenseInput | PatchInput,
+        layers: dict[str, Layer],
+        pooling: Pooling | None,
+        kernel: Kernel,
+        norm: GramNorm,
+        output: GPOutput,
+        likelihood: Categorical | Gaussian,
+        whiten_inducing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.data_shape = data_shape
+        self.whitening = whitening
+        self.inputs = inputs
+        self.layers = nn.ModuleDict(layers)
+        self.pooling = pooling
+        self.kernel = kernel
+        self.norm = norm
+        self.output = output
+        self.likelihood = likelihood
+        self.whiten_inducing = whiten_inducing
+        self.register_buffer("initialised", torch.tensor(False))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of the parameters, which data must have too."""
+        return self.output.q_mean.dtype
+
+    def forward(self, x: Tensor, noise: ByPath | None = None) -> DKMResult:
+        """Marginals of a batch, and the KL terms.
+
+        Args:
+            x: the batch, [B, *data_shape].
+            noise: ``draw_noise(generator)``, needed in training mode with SKR.
+
+        In training mode the running means of the normalisations move towards the batch's.
+        """
+        if not self.initialised:
+            raise RuntimeError(
+                "the model has no start values yet: call model.initialise_(data, generator) "
+                "or load a state dict first"
+            )
+        self._check_data(x)
+        result = self.propagate(x, self.inducing_chain(noise or {}))
+        if self.training:
+            self.update_statistics_(result.seen)
+        return result
+
+    def inducing_chain(self, noise: ByPath) -> InducingChain:
+        """Everything that does not depend on the data, in one place."""
+        self._check_noise(noise)
+        input_ii = ii = self.inputs.inducing()
+        states: dict[str, LayerState | BlockState] = {}
+        kl: dict[str, Tensor] = {}
+        for name, layer in self._named_layers():
+            with within(name):
+                states[name] = state = layer.inducing(ii, below(name, noise))
+            kl.update(above(name, state.kl))
+            ii = state.ii
+        pooled_ii = ii if self.pooling is None else self.pooling.inducing(ii)
+        K_ii = self.kernel.inducing(pooled_ii)
+        top_ii = self.norm.inducing(K_ii)
+        with within("output"):
+            output, kl["output"] = self.output.inducing(top_ii)
+        return InducingChain(input_ii, states, pooled_ii, K_ii, top_ii, output, kl)
+
+    def propagate(self, x: Tensor, chain: InducingChain) -> DKMResult:
+        """The data through the layers, along the inducing chain."""
+        seen: dict[str, Tensor] = {}
+        gram = self.first_gram(x, chain)
+        for name, layer in self._named_layers():
+            with within(name):
+                gram, seen_here = layer.data(gram, chain.layers[name])
+            seen.update(above(name, seen_here))
+        K, seen_top = self.top(gram, chain)
+        seen.update(seen_top)
+        with within("output"):
+            marginals = self.output.data(K, chain.output)
+        return DKMResult(marginals, chain.kl, seen)
+
+    def first_gram(self, x: Tensor, chain: InducingChain) -> GramBlocks:
+        """Whitening and input Gram."""
+        return self.inputs.data(self._whiten(x), chain.input_ii)
+
+    def top(self, gram: GramBlocks, chain: InducingChain) -> tuple[GramBlocks, ByPath]:
+        """Pooling, the last kernel and its normalisation."""
+        with within("pooling"):
+            pooled = gram if self.pooling is None else self.pooling.data(gram, chain.pooled_ii)
+        K = self.kernel.data(pooled, chain.K_ii)
+        n_t = self.norm.data_mean(K.tt_diag)
+        return self.norm.data(K, chain.top_ii, n_t), {"norm": n_t.detach()}
+
+    def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Fresh SKR noise for one training step, one entry a Gram layer; {} in evaluation mode."""
+        return {
+            path: gram.skr.draw_noise(gram.num_inducing, generator, self.dtype)
+            for path, gram in self._named_grams()
+            if gram.samples
+        }
+
+    def draw_samples(self, batch: int, generator: torch.Generator) -> Float[Tensor, "S B C"]:
+        """Fresh Monte-Carlo noise for the likelihood; ``batch`` = 1 shares it over a batch."""
+        shape = (batch, self.output.q_mean.shape[1])
+        return draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)
+
+    @torch.no_grad()
+    def initialise_(
+        self, x: Tensor, generator: torch.Generator, inducing: Tensor | None = None
+    ) -> None:
+        """All start-up that needs data or randomness. A forward pass before it raises.
+
+        Fits the whitening, chooses inducing inputs among ``x``, draws the mixing and the output's
+        start values, starts each Gram matrix at the kernel it meets (with SKR's sampling in
+        training mode, as published), and sets the running means of the normalisations.
+
+        Args:
+            x: data like those to train on, [N, *data_shape].
+            generator: draws everything that is random.
+            inducing: inducing inputs, instead of chosen ones.
+        """
+        self._check_data(x)
+        if self.whitening is not None:
+            self.whitening.fit_(x)
+        if inducing is None:
+            source = self._whiten(x) if self.whiten_inducing else x
+            inducing = self.inputs.choose_inducing(source, generator)
+        self.inputs.set_inducing_(inducing)
+        for module in self.modules():
+            if isinstance(module, KernelConv | SpatialMean | NystromMean):
+                module.start_(generator)
+        noise = self.draw_noise(generator)
+        self.start_grams_(noise)
+        self.output.start_(self.inducing_chain(noise).top_ii, generator)
+        some = torch.randperm(len(x), generator=generator)[:256]
+        self.estimate_statistics_([x[some.to(x.device)]])
+        self.initialised.fill_(True)
+
+    @torch.no_grad()
+    def start_grams_(self, noise: ByPath) -> None:
+        """Start each G_ii at the kernel K_ii that it meets, from the bottom to the top."""
+        self._check_noise(noise)
+        ii = self.inputs.inducing()
+        for name, layer in self._named_layers():
+            with within(name):
+                ii = layer.start_grams_(ii, below(name, noise)).ii
+
+    def update_statistics_(self, seen: ByPath, momentum: float | None = None) -> None:
+        """Move the running mean of each normalisation towards the mean seen in a batch."""
+        for path, norm in self._named_norms():
+            norm.update_(seen[path], momentum)
+
+    @torch.no_grad()
+    def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:
+        """Set the running means to averages over ``batches``, without SKR's sampling.
+
+        The running average from training lags behind the parameters and has seen noisy Gram
+        matrices; a pass over training data after training removes both errors.
+        """
+        was_training = self.training
+        self.eval()
+        for _, norm in self._named_norms():
+            norm.train()  # a normalisation in training mode takes the means of its batch
+        try:
+            chain = self.inducing_chain({})
+            for count, x in enumerate(batches, start=1):
+                self.update_statistics_(self.propagate(x, chain).seen, momentum=1 / count)
+        finally:
+            self.train(was_training)
+
+    def _whiten(self, x: Tensor) -> Tensor:
+        return x if self.whitening is None else self.whitening(x)
+
+    def _named_layers(self) -> Iterator[tuple[str, Layer]]:
+        for name, layer in self.layers.items():
+            assert isinstance(layer, DKMLayer | ResidualBlock)
+            yield name, layer
+
+    def _named_norms(self) -> Iterator[tuple[str, GramNorm]]:
+        for path, module in self.layers.named_modules():
+            if isinstance(module, GramNorm):
+                yield path, module
+        yield "norm", self.norm
+
+    def _named_grams(self) -> Iterator[tuple[str, GramLayer]]:
+        for path, module in self.layers.named_modules():
+            if isinstance(module, GramLayer):
+                yield path, module
+
+    def _check_data(self, x: Tensor) -> None:
+        what = "images" if len(self.data_shape) == 3 else "data"
+        check_features(x, ("batch", *self.data_shape), self.dtype, what)
+
+    def _check_noise(self, noise: ByPath) -> None:
+        unknown = set(noise) - {path for path, _ in self._named_grams()}
+        if unknown:
+            raise ValueError(f"noise names no Gram layer of this model: {sorted(unknown)}")

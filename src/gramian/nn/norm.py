@@ -1,0 +1,140 @@
+"""Batch kernel normalisation: Gram blocks of features divided by their root mean square."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import GramBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class NormChoice:
+    """What is averaged, what is learned, and what evaluation uses.
+
+    Args:
+        inducing: n_i = 1 (none), mean diag G_ii (global) or diag G_ii (local).
+        data: n_t = 1 (none), mean of g_tt over batch and pixels (global), over the batch for each
+            pixel (location), over the pixels of each image (image), or g_tt itself (local).
+        scale_inducing: learned scale of the inducing features: none, one, or one a point (local).
+        scale_data: learned scale of the data features: none, one, or one a pixel (location).
+        statistics: what stands for means over the batch in evaluation: their running average from
+            training, so that an image's prediction does not depend on its batch, or the means of
+            the batch at hand, as published.
+        momentum: weight of the newest batch in the running average.
+    """
+
+    inducing: Literal["none", "global", "local"] = "global"
+    data: Literal["none", "global", "local", "location", "image"] = "global"
+    scale_inducing: Literal["none", "global", "local"] = "global"
+    scale_data: Literal["none", "global", "location"] = "global"
+    statistics: Literal["running", "batch"] = "running"
+    momentum: float = 0.1
+
+    @classmethod
+    def off(cls) -> NormChoice:
+        """No normalisation and no scales."""
+        return cls(inducing="none", data="none", scale_inducing="none", scale_data="none")
+
+
+class GramNorm(nn.Module):
+    """ii → u uᵀ ∘ G_ii, ti → v uᵀ ∘ G_ti, tt → v² g_tt, with u = s_i/√n_i and v = s_t/√n_t.
+
+    Gradients flow through the means. A forward pass changes no buffer: ``update_`` does.
+
+    Args:
+        num_inducing: P, for a scale of each inducing point.
+        space: (H, W), for means and scales of each pixel; () for dense data.
+        choice: which means and scales.
+    """
+
+    running_mean: Tensor | None
+    log_scale_inducing: nn.Parameter | None
+    log_scale_data: nn.Parameter | None
+
+    def __init__(
+        self, num_inducing: int, space: tuple[int, ...] = (), choice: NormChoice = NormChoice()
+    ) -> None:
+        super().__init__()
+        if not space and "location" in (choice.data, choice.scale_data):
+            raise ValueError("normalisation by location needs pixels, but the data are dense")
+        self.choice = choice
+        shapes = {"none": None, "global": (1,), "local": (num_inducing,), "location": (1, *space)}
+        self.log_scale_inducing = _zeros(shapes[choice.scale_inducing])
+        self.log_scale_data = _zeros(shapes[choice.scale_data])
+        means = {"global": (1,), "location": (1, *space)}
+        running_mean = torch.ones(means[choice.data]) if choice.data in means else None
+        self.register_buffer("running_mean", running_mean)
+
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        """Normalise the inducing block."""
+        u = self._inducing_factor(G_ii)
+        return u[:, None] * G_ii * u
+
+    def data_mean(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "..."]:
+        """n_t: of this batch in training; what ``statistics`` says in evaluation."""
+        choice = self.choice
+        if self.running_mean is not None and not self.training and choice.statistics == "running":
+            return self.running_mean
+        match choice.data:
+            case "none":
+                return tt_diag.new_ones(1)
+            case "global":
+                return tt_diag.mean().reshape(1)
+            case "local":
+                return tt_diag
+            case "location":
+                return tt_diag.mean(0, keepdim=True)
+            case "image":
+                pixels = tuple(range(1, tt_diag.ndim))
+                return tt_diag.mean(pixels, keepdim=True) if pixels else tt_diag
+            case _:
+                assert_never(choice.data)
+
+    def data(
+        self, gram: GramBlocks, ii: Float[Tensor, "Pi Pi"], n_t: Float[Tensor, "..."]
+    ) -> GramBlocks:
+        """Normalise the data blocks by n_t; ``ii`` is the block that is already normalised."""
+        u = self._inducing_factor(gram.ii)
+        v = n_t.rsqrt()
+        if self.log_scale_data is not None:
+            v = v * self.log_scale_data.exp()
+        return GramBlocks(ii, v[..., None] * u * gram.ti, v.square() * gram.tt_diag)
+
+    def forward(self, gram: GramBlocks) -> GramBlocks:
+        """Normalise all blocks."""
+        return self.data(gram, self.inducing(gram.ii), self.data_mean(gram.tt_diag))
+
+    @torch.no_grad()
+    def update_(self, n_t: Float[Tensor, "..."], momentum: float | None = None) -> None:
+        """Move the running mean towards n_t, by ``choice.momentum`` unless told otherwise."""
+        if self.running_mean is not None:
+            weight = self.choice.momentum if momentum is None else momentum
+            self.running_mean.lerp_(n_t, weight)
+
+    def _inducing_factor(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, " n"]:
+        """u = s_i / √n_i."""
+        g_ii = G_ii.diagonal()
+        match self.choice.inducing:
+            case "none":
+                n_i = g_ii.new_ones(1)
+            case "global":
+                n_i = g_ii.mean().reshape(1)
+            case "local":
+                n_i = g_ii
+            case _:
+                assert_never(self.choice.inducing)
+        u = n_i.rsqrt()
+        return u if self.log_scale_inducing is None else u * self.log_scale_inducing.exp()
+
+    def extra_repr(self) -> str:
+        """Settings, for ``print``."""
+        return f"{self.choice}"
+
+
+def _zeros(shape: tuple[int, ...] | None) -> nn.Parameter | None:
+    return None if shape is None else nn.Parameter(torch.zeros(shape))

@@ -1,0 +1,1 @@
+"""Floor 3: one experiment, from data to a trained model."""

@@ -1,0 +1,42 @@
+"""The objective of a deep kernel machine. The sign turns here, and only here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from gramian.nn.likelihoods import Likelihood
+from gramian.nn.model import DKMResult
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """(1/N) of Eq. cdkm_inducing_ob, estimated on a batch: what is maximised, and its parts."""
+
+    expected_log_lik: Float[Tensor, ""]  # mean over the batch
+    kl: Float[Tensor, ""]  # sum over the layers, not yet divided by N
+    total: Float[Tensor, ""]
+
+    @property
+    def loss(self) -> Float[Tensor, ""]:
+        """What an optimiser minimises."""
+        return -self.total
+
+
+def objective(
+    result: DKMResult, likelihood: Likelihood, y: Tensor, noise: Tensor, num_data: int
+) -> Terms:
+    """total = mean over the batch of E_q[log p(y | f)] − (1/N) Σ KL.
+
+    Args:
+        result: what the model says about the batch.
+        likelihood: of the targets.
+        y: the batch's targets.
+        noise: Monte-Carlo noise of the likelihood.
+        num_data: N, the size of the whole training set.
+    """
+    expected = likelihood.expected_log_prob(result.marginals, y, noise).mean()
+    kl = result.total_kl
+    return Terms(expected, kl, expected - kl / num_data)
