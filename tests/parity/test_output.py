@@ -6,8 +6,15 @@ import torch
 from gramian import DKMResult, Marginals, objective
 from gramian.nn.likelihoods import Categorical, Gaussian, sample
 from gramian.nn.output import GPOutput
-from tests.parity.fixture import LAYER, assert_close, assert_gradients, blocks, load, names
-from tests.parity.fixture import set_parameters
+from tests.parity.fixture import (
+    LAYER,
+    assert_close,
+    assert_gradients,
+    blocks,
+    load,
+    names,
+    set_parameters,
+)
 
 
 @pytest.mark.parametrize("name", names("output_"))

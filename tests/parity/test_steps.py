@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from gramian import SKR, GramBlocks, NormChoice
+from gramian import SKR, NormChoice
 from gramian.nn.conv import KernelConv
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.inputs import DenseInput, PatchInput
@@ -14,8 +14,8 @@ from gramian.nn.norm import GramNorm
 from gramian.nn.pooling import NystromMean, SpatialMean
 from gramian.nn.whitening import ZCA
 from tests.parity.fixture import (
-    LAYER,
     FOLDER,
+    LAYER,
     assert_blocks_close,
     assert_close,
     assert_gradients,

@@ -25,10 +25,10 @@ class Conditional:
     are squares, so only k_tt − |x|² can go below zero by rounding.
     """
 
-    L_K: Float[Tensor, "P P"]  # K_ii = L_K L_Kᵀ
-    W: Float[Tensor, "P columns"]
+    kernel_factor: Float[Tensor, "P P"]  # L_K, with K_ii = L_K L_Kᵀ
+    factor: Float[Tensor, "P columns"]  # W
+    whitened_factor: Float[Tensor, "P columns"]  # L_K⁻¹ W
     jitter: float  # λ
-    whitened_W: Float[Tensor, "P columns"]  # L_K⁻¹ W
     ii: Float[Tensor, "P P"]  # G̃_ii
 
     @classmethod
@@ -39,21 +39,21 @@ class Conditional:
         G_ii = W @ W.mT
         if jitter:
             G_ii = G_ii + jitter * torch.eye(len(G_ii), dtype=G_ii.dtype, device=G_ii.device)
-        return cls(L_K, W, jitter, solve_lower(L_K, W), G_ii)
+        return cls(L_K, W, solve_lower(L_K, W), jitter, G_ii)
 
     def whiten(self, K_ti: Float[Tensor, "N P"]) -> Float[Tensor, "P N"]:
         """X = L_K⁻¹ K_it."""
-        return solve_lower(self.L_K, K_ti.mT)
+        return solve_lower(self.kernel_factor, K_ti.mT)
 
     def cross_and_variance(
         self, X: Float[Tensor, "P N"], k_tt: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "N P"], Float[Tensor, " N"]]:
         """G_ti and g_tt from X and k_tt."""
-        U = X.mT @ self.whitened_W
-        G_ti = U @ self.W.mT
+        U = X.mT @ self.whitened_factor
+        G_ti = U @ self.factor.mT
         g_tt = k_tt - X.square().sum(0) + U.square().sum(1)
         if self.jitter:
-            a = solve_upper(self.L_K, X).mT
+            a = solve_upper(self.kernel_factor, X).mT
             G_ti = G_ti + self.jitter * a
             g_tt = g_tt + self.jitter * a.square().sum(1)
         return G_ti, g_tt

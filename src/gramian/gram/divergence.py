@@ -1,10 +1,11 @@
 """Three measures of how far N(0, G) is from N(0, K): the pull of a Gram matrix to its kernel.
 
-Let M = L_G⁻¹ K L_G⁻ᵀ with G = L_G L_Gᵀ, and λ the eigenvalues of M (the same as those of G⁻¹K). Then
+Let M = L_G⁻¹ K L_G⁻ᵀ with G = L_G L_Gᵀ, and λ its eigenvalues (those of G⁻¹K, too). Then
 
     KL(N(0,G) ‖ N(0,K)) = ½ (tr K⁻¹G − logdet K⁻¹G − P) = ½ Σ (1/λ + log λ − 1).
 
-With λ = 1 + ε the summand is ½ (1 − ε + ε² − ε³ + … + ε − ε²/2 + ε³/3 − … − 1) = ¼ ε² − ⅓ ε³ + …, so
+With λ = 1 + ε, 1/λ = 1 − ε + ε² − ε³ + … and log λ = ε − ε²/2 + ε³/3 − …, so each term of the
+sum, with its factor ½, is ¼ ε² − ⅓ ε³ + …, and
 
     KL = ¼ ‖M − I‖²_F + O(‖M − I‖³),
 

@@ -81,7 +81,7 @@ class KernelConv(nn.Module):
         self.raw_mixing.normal_(generator=generator)
         if self.start == "near_identity":
             P_out, P_in = self.raw_mixing.shape[:2]
-            self.raw_mixing *= 0.3
+            self.raw_mixing.mul_(0.3)
             new = torch.arange(P_out)
             self.raw_mixing[new, new % P_in] += 0.7 * math.sqrt(P_in)
 

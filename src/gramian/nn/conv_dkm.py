@@ -96,6 +96,8 @@ class ConvDKMConfig(DKMConfig):
 class ConvDKM(DKM):
     """Input patches → stem → stages of residual blocks → pooling → kernel → norm → GP output."""
 
+    likelihood: Categorical
+
     @classmethod
     def from_config(cls, config: ConvDKMConfig) -> ConvDKM:
         """Build the model; ``initialise_`` then gives it start values."""

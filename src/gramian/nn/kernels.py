@@ -132,7 +132,7 @@ class ArcCosine(Kernel):
     """k = (√(m − c²) + (π − arccos(c/√m))·c)/π, m = x'y': order 1, the ReLU (Cho & Saul 2009).
 
     The diagonals x, y are inflated by the jitter first, x' = (1 + relative)·x + absolute, which
-    keeps m − c² positive; the diagonal of ``ii`` is x' itself and that of ``tt`` is x, as published.
+    keeps m − c² positive. As published, the diagonal of ``ii`` is x' and that of ``tt`` is x.
     """
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:

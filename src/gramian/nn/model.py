@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -32,7 +33,7 @@ class InducingChain:
     """All that a model works out from its parameters and noise alone, before it meets data."""
 
     input_ii: Tensor
-    layers: dict[str, LayerState | BlockState]
+    layers: dict[str, Any]  # the state of each layer, a LayerState or a BlockState
     pooled_ii: Tensor
     K_ii: Tensor
     top_ii: Tensor

@@ -22,7 +22,7 @@ OutputStart = Literal["random", "kernel"]
 class OutputState:
     """All that predictions need and that does not depend on the data."""
 
-    L_K: Float[Tensor, "P P"]  # K_ii = L_K L_Kᵀ
+    kernel_factor: Float[Tensor, "P P"]  # L_K, with K_ii = L_K L_Kᵀ
     whitened_mean: Float[Tensor, "P C"]  # L_K⁻¹ μ
     whitened_factor: Float[Tensor, "P P"]  # L_K⁻¹ L_A
 
@@ -74,7 +74,7 @@ class GPOutput(nn.Module):
 
     def data(self, K: GramBlocks, state: OutputState) -> Marginals:
         """Mean and variance of the outputs of each data point."""
-        X = solve_lower(state.L_K, K.ti.mT)
+        X = solve_lower(state.kernel_factor, K.ti.mT)
         U = X.mT @ state.whitened_factor
         var, _ = self.variance_check(K.tt_diag - X.square().sum(0) + U.square().sum(1))
         return Marginals(X.mT @ state.whitened_mean, var[:, None])
