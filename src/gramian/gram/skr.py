@@ -55,9 +55,7 @@ class SKR:
         size = (num_inducing, self.gamma(num_inducing))
         return torch.randn(size, generator=generator, dtype=dtype, device=generator.device)
 
-    def factor(
-        self, L_G: Float[Tensor, "P P"], noise: Float[Tensor, "P gamma"] | None
-    ) -> Float[Tensor, "P columns"]:
+    def factor(self, L_G: Float[Tensor, "P P"], noise: Tensor | None) -> Float[Tensor, "P columns"]:
         """W with G̃ = W Wᵀ + λ I: the sample's L_G Z/√γ, or L_G itself without noise."""
         if noise is None:
             return L_G

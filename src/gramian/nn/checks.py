@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def check_features(x: Tensor, shape: tuple[int | str, ...], dtype: torch.dtype, what: str) -> None:
+def check_features(x: object, shape: tuple[int | str, ...], dtype: torch.dtype, what: str) -> None:
     """Raise unless ``x`` has the named shape (words stand for any size), the dtype, and is finite.
 
     Raises:

@@ -39,8 +39,8 @@ class DenseInput(nn.Module):
         return self.data(x, self.inducing())
 
     @torch.no_grad()
-    def set_inducing_(self, points: Float[Tensor, "Pi N"]) -> None:
-        """Start the inducing points at ``points`` (copied)."""
+    def set_inducing_(self, points: Tensor) -> None:
+        """Start the inducing points at ``points``, [P, N] (copied)."""
         shape = tuple(self.inducing_points.shape)
         check_features(points, shape, self.inducing_points.dtype, "inducing points")
         self.inducing_points.copy_(points)
@@ -92,8 +92,8 @@ class PatchInput(nn.Module):
         return self.data(images, self.inducing())
 
     @torch.no_grad()
-    def set_inducing_(self, patches: Float[Tensor, "Pi C f f"]) -> None:
-        """Start the inducing patches at ``patches`` (copied)."""
+    def set_inducing_(self, patches: Tensor) -> None:
+        """Start the inducing patches at ``patches``, [P, channels, f, f] (copied)."""
         shape = tuple(self.inducing_patches.shape)
         check_features(patches, shape, self.inducing_patches.dtype, "inducing patches")
         self.inducing_patches.copy_(patches)

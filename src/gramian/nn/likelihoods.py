@@ -10,7 +10,7 @@ import math
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
@@ -69,7 +69,7 @@ class Categorical(nn.Module):
         self.estimator: Estimator = estimator
 
     def expected_log_prob(
-        self, q: Marginals, y: Int[Tensor, " B"], noise: Float[Tensor, "S #B C"]
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
         """E_q[log softmax(f)_y]."""
         check_labels(y, self.num_classes, len(q.mean))
@@ -80,7 +80,7 @@ class Categorical(nn.Module):
     def log_marginal(
         self,
         q: Marginals,
-        y: Int[Tensor, " B"],
+        y: Tensor,
         noise: Float[Tensor, "S #B C"],
         clip: bool = False,
     ) -> Float[Tensor, " B"]:
@@ -127,7 +127,7 @@ class Gaussian(nn.Module):
         return self.log_noise_var.exp()
 
     def expected_log_prob(
-        self, q: Marginals, y: Float[Tensor, "B C"], noise: Float[Tensor, "S #B C"]
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
         """E_q[Σ_c log N(y_c; f_c, σ²)] = Σ_c log N(y_c; mean_c, σ²) − C·var/(2σ²)."""
         check_features(y, tuple(q.mean.shape), q.mean.dtype, "targets")
@@ -137,7 +137,7 @@ class Gaussian(nn.Module):
         return _log_normal(y, q.mean, self.noise_var).sum(-1) - spread
 
     def log_marginal(
-        self, q: Marginals, y: Float[Tensor, "B C"], noise: Float[Tensor, "S #B C"]
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
         """Σ_c log N(y_c; mean_c, var + σ²)."""
         check_features(y, tuple(q.mean.shape), q.mean.dtype, "targets")

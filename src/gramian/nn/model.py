@@ -206,6 +206,7 @@ class DKM(nn.Module):
             inducing: inducing inputs, instead of chosen ones.
         """
         self._check_data(x)
+        self.initialised.fill_(False)
         if self.whitening is not None:
             self.whitening.fit_(x)
         if inducing is None:

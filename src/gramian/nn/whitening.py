@@ -38,8 +38,8 @@ class ZCA(nn.Module):
         self.register_buffer("white_std", torch.ones(channels))
 
     @torch.no_grad()
-    def fit_(self, images: Float[Tensor, "N C H W"]) -> None:
-        """Fit all statistics to ``images``; at least as many as pixels are advisable."""
+    def fit_(self, images: Tensor) -> None:
+        """Fit to ``images`` [N, *image_shape]; at least as many as pixels are advisable."""
         check_features(images, ("N", *self.image_shape), images.dtype, "images to whiten")
         if len(images) < 2:
             raise ValueError("whitening needs at least 2 images, got 1")

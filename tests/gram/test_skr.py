@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from gramian import SKR
+from gramian.gram.linalg import cholesky
+from tests.samples import generator, random_psd
+
+
+def sample(skr: SKR, L: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    W = skr.factor(L, skr.draw_noise(len(L), draw, L.dtype))
+    return W @ W.mT
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0, 2.0])
+def test_wishart_mean_and_variance(fraction):
+    """E[G̃] = G and Var[G̃_pq] = (G_pq² + G_pp G_qq)/γ, by z-scores over 20,000 draws."""
+    n, P = 20_000, 4
+    G = random_psd(P, 0)
+    skr = SKR(fraction)
+    gamma = skr.gamma(P)
+    draw, L = generator(1), cholesky(G, "G")
+    samples = torch.stack([sample(skr, L, draw) for _ in range(n)])
+    variance = (G.square() + torch.outer(G.diagonal(), G.diagonal())) / gamma
+    z = (samples.mean(0) - G) / (variance / n).sqrt()
+    assert z.abs().max() < 4.5
+    torch.testing.assert_close(samples.var(0), variance, rtol=0.15, atol=0)
+
+
+def test_fewer_columns_than_points_gives_a_singular_sample():
+    L = cholesky(random_psd(8, 0), "G")
+    W = SKR(0.25).factor(L, SKR(0.25).draw_noise(8, generator(), torch.float64))
+    assert W.shape == (8, 2)
+    assert torch.linalg.matrix_rank(W @ W.mT) == 2
+
+
+@pytest.mark.parametrize("P", range(1, 60))
+@pytest.mark.parametrize("divisor", [1, 2, 3, 4, 7, 10, 100])
+def test_gamma_is_the_ceiling_of_a_fraction(P, divisor):
+    assert SKR(1 / divisor).gamma(P) == -(-P // divisor)
+
+
+def test_the_same_seed_gives_the_same_noise():
+    first, second = (SKR().draw_noise(8, generator(5), torch.float32) for _ in range(2))
+    assert torch.equal(first, second)
+    assert first.dtype == torch.float32
+
+
+def test_settings_without_meaning_are_refused():
+    with pytest.raises(ValueError, match="gamma_fraction must be positive or None, got 0"):
+        SKR(0.0)
+    with pytest.raises(ValueError, match="jitter must be 0 or more, got -1"):
+        SKR(jitter=-1.0)
+    with pytest.raises(ValueError, match="not defined without sampling"):
+        SKR.off().gamma(3)
+    with pytest.raises(ValueError, match=r"P×γ = \(4, 1\), got \(4, 2\)"):
+        SKR().factor(torch.eye(4), torch.zeros(4, 2))

@@ -1,0 +1,334 @@
+"""Steps against NumPy loops, and what is special about each."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gramian import SKR, GramBlocks, NormChoice, VarianceCheck
+from gramian.gram.windows import window_mean
+from gramian.nn.conv import KernelConv
+from gramian.nn.gram_layer import GramLayer
+from gramian.nn.inputs import DenseInput, PatchInput
+from gramian.nn.kernels import KERNELS, Jitter, Kernel
+from gramian.nn.norm import GramNorm
+from gramian.nn.output import GPOutput
+from gramian.nn.pooling import SpatialMean
+from gramian.nn.positive_definite import PositiveDefinite
+from gramian.nn.whitening import ZCA
+from tests import reference
+from tests.samples import flatten, generator, grams, random_, random_gram, random_psd
+
+
+def assert_like(actual: GramBlocks, expected) -> None:
+    for ours, theirs in zip(flatten(actual), expected, strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=1e-10, atol=1e-12)
+
+
+def arrays(gram: GramBlocks):
+    return tuple(block.detach().numpy() for block in flatten(gram))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@given(gram=grams())
+def test_kernels_equal_loops(name, gram):
+    kernel = KERNELS[name](weight_var=1.7, bias_var=0.3).double()
+    w, b = kernel.log_weight_var.exp().item(), kernel.log_bias_var.exp().item()
+    assert_like(kernel(gram), reference.kernel(name, arrays(gram), w, b))
+
+
+@given(grams(spatial=True), st.sampled_from([1, 2, 3, 5]), st.integers(1, 3))
+def test_convolution_equals_loops(gram, f, stride):
+    conv = KernelConv(len(gram.ii), 3, f, stride).double()
+    conv.start_(generator(0))
+    assert_like(
+        conv(gram), reference.convolution(arrays(gram), conv.mixing.detach().numpy(), stride)
+    )
+
+
+@given(grams())
+def test_gram_layer_equals_loops(gram):
+    P = len(gram.ii)
+    layer = random_(GramLayer(P, skr=SKR.off())).double()
+    G = layer.inducing_gram.matrix.detach().numpy()
+    K = KERNELS["squared_exponential"]().double()(gram)
+    assert_like(layer(K)[0], reference.gram_layer(arrays(K), G))
+
+
+@given(grams())
+def test_setting_the_gram_matrix_to_the_kernel_changes_nothing(gram):
+    K = KERNELS["normalized_gaussian"]().double()(gram)
+    for divergence in ("exact", "taylor", "taylor_symmetric"):
+        layer = GramLayer(len(K.ii), 1.0, divergence, SKR.off()).double()
+        layer.set_to_(K.ii)
+        G, kl = layer(K)
+        for after, before in zip(flatten(G), flatten(K), strict=True):
+            torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
+        assert kl.abs() < 1e-8
+
+
+def test_permuting_inducing_points_and_the_gram_matrix_permutes_the_answer():
+    K, G = random_gram(4, (3, 2, 2), 0), random_psd(4, 1)
+    order = torch.tensor([2, 0, 3, 1])
+    outs = []
+    for gram, target in [
+        (K, G),
+        (GramBlocks(K.ii[order][:, order], K.ti[..., order], K.tt_diag), G[order][:, order]),
+    ]:
+        layer = GramLayer(4, 0.5).double().eval()
+        layer.set_to_(target)
+        outs.append(layer(gram))
+    (plain, kl), (permuted, kl_permuted) = outs
+    torch.testing.assert_close(permuted.ti, plain.ti[..., order])
+    torch.testing.assert_close(permuted.tt_diag, plain.tt_diag)
+    torch.testing.assert_close(kl_permuted, kl)
+
+
+def test_infinite_nu_has_nothing_to_learn():
+    layer = GramLayer(4, nu=math.inf, skr=SKR.off()).double()
+    assert not list(layer.parameters())
+    K = random_gram(4, (3,), 0)
+    layer.set_to_(K.ii)
+    G, kl = layer(K)
+    assert kl == 0
+    torch.testing.assert_close(G.ti, K.ti)
+
+
+def test_noise_is_needed_in_training_and_only_there():
+    K = random_gram(4, (3,), 0)
+    layer = GramLayer(4).double()
+    with pytest.raises(ValueError, match=r"needs noise: pass model.draw_noise\(generator\)"):
+        layer(K)
+    with pytest.raises(ValueError, match="SKR samples only in training mode"):
+        layer.eval()(K, torch.zeros(4, 1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="nu must be 0 or more"):
+        GramLayer(4, nu=-1.0)
+
+
+def test_clamped_variances_are_counted():
+    K = random_gram(4, (3,), 0)
+    bad = GramBlocks(K.ii, K.ti, K.tt_diag - 100)
+    layer = GramLayer(4, skr=SKR.off(), variance_check=VarianceCheck(clamp=True)).double()
+    conditional, _ = layer.inducing(bad.ii)
+    G, count = layer.data(bad, conditional)
+    assert count == 3
+    assert (G.tt_diag == 0).all()
+
+
+def test_a_kernel_of_ones_own_needs_one_method():
+    class Quadratic(Kernel):
+        def pairs(self, c, x, y):
+            return c.square()
+
+    gram = random_gram(3, (2,), 0)
+    K = Quadratic(weight_var=None, bias_var=None, jitter=Jitter(0.0, 0.0))(gram)
+    torch.testing.assert_close(K.ti, gram.ti.square())
+    torch.testing.assert_close(K.tt_diag, gram.tt_diag.square())
+
+
+def test_sums_and_products_join_block_by_block_and_add_jitter_once():
+    gram = random_gram(3, (2,), 0)
+    none = Jitter(0.0, 0.0)
+    first = KERNELS["normalized_gaussian"](2.0, 0.1, none).double()
+    second = KERNELS["matern52"](0.5, None, none).double()
+    for joined, join in [(first + second, torch.add), (first * second, torch.mul)]:
+        joined = joined.double()
+        for jitter in (none, Jitter()):
+            joined.jitter = jitter
+            K, a, b = joined(gram), first(gram), second(gram)
+            torch.testing.assert_close(K.ti, join(a.ti, b.ti))
+            torch.testing.assert_close(K.tt_diag, jitter(join(a.tt_diag, b.tt_diag)))
+            torch.testing.assert_close(K.ii, jitter.on_matrix(join(a.ii, b.ii)))
+    assert torch.equal(
+        (first + second).pairs(gram.ti, gram.tt_diag[:, None], gram.ii.diagonal()),
+        first(gram).ti + second(gram).ti,
+    )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_survive_zero_and_coinciding_points(name, dtype):
+    """A black patch, and a data point that is an inducing point: finite values and gradients."""
+    features = torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]], dtype=dtype, requires_grad=True)
+    data = features[:2]
+    gram = GramBlocks(features @ features.mT, data @ features.mT, data.square().sum(1))
+    K = KERNELS[name]().to(dtype)(gram)
+    total = sum(block.sum() for block in flatten(K))
+    (gradient,) = torch.autograd.grad(total, features)
+    assert total.isfinite()
+    assert gradient.isfinite().all()
+
+
+def test_kernel_variances_must_be_positive():
+    with pytest.raises(ValueError, match="must be positive, got 0"):
+        KERNELS["matern32"](weight_var=0.0)
+
+
+def test_near_identity_mixing_starts_near_the_identity():
+    conv = KernelConv(3, 6, start="near_identity").double()
+    conv.start_(generator(0))
+    C = conv.mixing.mean((2, 3))
+    twice = torch.eye(3, dtype=torch.float64).repeat(2, 1)
+    assert (C - 0.7 * twice).abs().max() < 0.25
+
+
+def test_identity_1x1_convolution_does_nothing():
+    gram = random_gram(3, (2, 4, 5), 0)
+    conv = KernelConv(3, 3, 1).double()
+    with torch.no_grad():
+        conv.raw_mixing.copy_(math.sqrt(3) * torch.eye(3)[:, :, None, None])
+    for after, before in zip(flatten(conv(gram)), flatten(gram), strict=True):
+        torch.testing.assert_close(after, before)
+
+
+def test_window_mean_counts_only_pixels_inside():
+    ones = torch.ones(2, 5, 4)
+    assert torch.equal(window_mean(ones, 3), ones)
+    assert torch.equal(window_mean(ones, 5, stride=2), torch.ones(2, 3, 2))
+
+
+def test_global_norm_equals_loops():
+    gram = random_gram(4, (3, 2, 2), 0)
+    assert_like(GramNorm(4, (2, 2)).double()(gram), reference.global_norm(arrays(gram)))
+
+
+@pytest.mark.parametrize("data", ["global", "location"])
+def test_running_means_move_by_momentum_and_only_when_told(data):
+    gram = random_gram(4, (3, 2, 2), 0)
+    norm = GramNorm(4, (2, 2), NormChoice(data=data, momentum=0.25)).double()
+    n_t = norm.data_mean(gram.tt_diag)
+    norm(gram)
+    assert (norm.running_mean == 1).all()
+    norm.update_(n_t)
+    torch.testing.assert_close(norm.running_mean, 0.75 + 0.25 * n_t)
+    norm.update_(n_t, momentum=1.0)
+    torch.testing.assert_close(norm.running_mean, n_t)
+    in_training = norm(gram)
+    for after, before in zip(flatten(norm.eval()(gram)), flatten(in_training), strict=True):
+        torch.testing.assert_close(after, before)
+
+
+def test_location_norm_needs_pixels():
+    with pytest.raises(ValueError, match=r"needs pixels"):
+        GramNorm(4, (), NormChoice(data="location"))
+
+
+def test_image_norm_of_dense_data_is_local():
+    gram = random_gram(4, (3,), 0)
+    norm = GramNorm(4, (), NormChoice(data="image", scale_data="none")).double()
+    torch.testing.assert_close(norm(gram).tt_diag, torch.ones(3, dtype=torch.float64))
+
+
+def test_pooling_equals_loops():
+    gram = random_gram(4, (3, 2, 2), 0)
+    assert_like(SpatialMean()(gram), reference.spatial_mean(arrays(gram)))
+
+
+def test_positive_definite_starts_at_the_identity_and_can_be_set():
+    parameter = PositiveDefinite(5).double()
+    torch.testing.assert_close(parameter.matrix, torch.eye(5, dtype=torch.float64))
+    G = random_psd(5, 0)
+    parameter.set_to_(G)
+    torch.testing.assert_close(parameter.matrix, G)
+
+
+def test_inputs_equal_loops():
+    draw = generator(0)
+    dense = DenseInput(4, 3).double()
+    patch = PatchInput(4, 2, 3).double()
+    rows = torch.randn(6, 3, generator=draw, dtype=torch.float64)
+    images = torch.randn(2, 2, 5, 4, generator=draw, dtype=torch.float64)
+    dense.set_inducing_(dense.choose_inducing(rows, draw))
+    patch.set_inducing_(patch.choose_inducing(images, draw))
+    X, patches = dense.inducing_points.detach().numpy(), patch.inducing_patches.detach().numpy()
+    assert_like(dense(rows), reference.dense_input(X, rows.numpy()))
+    assert_like(patch(images), reference.patch_input(patches, images.numpy()))
+
+
+def test_chosen_patches_are_patches_of_the_images_and_differ():
+    images = torch.zeros(5, 1, 6, 6)
+    images[:, :, 2:4, 2:4] = torch.rand(5, 1, 2, 2, generator=generator(0))
+    layer = PatchInput(8, 1)
+    patches = layer.choose_inducing(images, generator(0))
+    windows = images.unfold(2, 3, 1).unfold(3, 3, 1).reshape(-1, 9)
+    assert all((windows == patch.flatten()).all(1).any() for patch in patches)
+    assert len({tuple(patch.flatten().tolist()) for patch in patches}) == 8
+
+
+def test_chosen_points_are_a_copy():
+    rows = torch.randn(5, 2, generator=generator(0))
+    layer = DenseInput(5, 2)
+    layer.set_inducing_(rows)
+    with torch.no_grad():
+        layer.inducing_points.zero_()
+    assert rows.abs().min() > 0
+
+
+def test_inputs_refuse_what_does_not_fit():
+    images = torch.randn(2, 1, 4, 4)
+    with pytest.raises(ValueError, match=r"9 inducing points .* only 8 3×3 patches"):
+        PatchInput(9, 1).choose_inducing(images, generator())
+    with pytest.raises(ValueError, match=r"images of \(2, 4\) pixels hold no 3×3 patch"):
+        PatchInput(1, 1).choose_inducing(images[:, :, :2], generator())
+    with pytest.raises(ValueError, match=r"inducing patches must have shape \(2, 1, 3, 3\), got"):
+        PatchInput(2, 1).set_inducing_(torch.zeros(2, 1, 3, 2))
+    with pytest.raises(ValueError, match="patch_size must be odd"):
+        PatchInput(2, 1, 4)
+    with pytest.raises(ValueError, match=r"6 inducing points .* only 5 rows"):
+        DenseInput(6, 2).choose_inducing(torch.randn(5, 2), generator())
+
+
+def test_whitened_images_are_white():
+    """Without regularisation, the whitened fit set has the identity as its covariance."""
+    images = torch.randn(400, 2, 3, 3, generator=generator(0), dtype=torch.float64)
+    images[:, :, 1:] += images[:, :, :-1]
+    zca = ZCA((2, 3, 3), epsilon=0.0).double()
+    zca.fit_(images)
+    white = zca(images).flatten(1)
+    covariance = white.mT @ white / len(white)
+    off = covariance - covariance.diagonal().diag()
+    assert off.abs().max() < 0.02
+
+
+def test_whitening_in_float32_is_fitted_in_float64():
+    images = torch.randn(200, 1, 4, 4, generator=generator(0)).cumsum(-1)
+    single, double = ZCA((1, 4, 4)), ZCA((1, 4, 4)).double()
+    single.fit_(images)
+    double.fit_(images.double())
+    torch.testing.assert_close(single.matrix, double.matrix.float(), rtol=0, atol=0)
+
+
+def test_whitening_survives_fewer_images_than_pixels_and_flat_channels():
+    images = torch.randn(3, 2, 4, 4, generator=generator(0))
+    images[:, 1] = 0.5
+    zca = ZCA((2, 4, 4))
+    zca.fit_(images)
+    assert zca(images).isfinite().all()
+    with pytest.raises(ValueError, match="at least 2 images"):
+        zca.fit_(images[:1])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(DenseInput(3, 2), (4, 2)), (PatchInput(3, 2), (1, 2, 4, 3))]
+)
+def test_gradients_of_inputs(layer, shape):
+    layer = random_(layer.double())
+    x = torch.randn(shape, generator=generator(0), dtype=torch.float64, requires_grad=True)
+    (parameter,) = layer.parameters()
+    assert torch.autograd.gradcheck(lambda *_: flatten(layer(x)), [x, parameter])
+
+
+@pytest.mark.parametrize("divergence", ["exact", "taylor", "taylor_symmetric"])
+def test_gradients_of_the_output(divergence):
+    layer = random_(GPOutput(3, 2, divergence).double())
+    K = random_gram(3, (2,), 0)
+    leaves = [leaf.requires_grad_() for leaf in flatten(K)]
+
+    def run(ii, *_):
+        q, kl = layer(GramBlocks((ii + ii.mT) / 2, K.ti, K.tt_diag))
+        return q.mean, q.var, kl
+
+    assert torch.autograd.gradcheck(run, [*leaves, *layer.parameters()])
