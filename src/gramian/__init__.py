@@ -1,40 +1,74 @@
-"""Deep kernel machines: representation learning with Gram matrices, without features or weights."""
+"""Deep kernel machines: representation learning with Gram matrices, without features or weights.
 
-from gramian.gram.blocks import GramBlocks, Marginals
-from gramian.gram.conditional import VarianceCheck
-from gramian.gram.errors import NegativeVarianceError, NotPSDError, NumericalError
-from gramian.gram.skr import SKR
-from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
-from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
-from gramian.nn.kernels import KERNELS, Jitter, Kernel
-from gramian.nn.likelihoods import Categorical, Gaussian
-from gramian.nn.model import DKM, DKMResult
-from gramian.nn.norm import NormChoice
-from gramian.train.objective import Terms, objective
+Public names are imported when they are first used, so that ``gramian --help`` need not load torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gramian.gram.blocks import GramBlocks as GramBlocks
+    from gramian.gram.blocks import Marginals as Marginals
+    from gramian.gram.conditional import VarianceCheck as VarianceCheck
+    from gramian.gram.errors import NegativeVarianceError as NegativeVarianceError
+    from gramian.gram.errors import NotPSDError as NotPSDError
+    from gramian.gram.errors import NumericalError as NumericalError
+    from gramian.gram.skr import SKR as SKR
+    from gramian.nn.conv_dkm import ConvDKM as ConvDKM
+    from gramian.nn.conv_dkm import ConvDKMConfig as ConvDKMConfig
+    from gramian.nn.dense_dkm import DenseDKM as DenseDKM
+    from gramian.nn.dense_dkm import DenseDKMConfig as DenseDKMConfig
+    from gramian.nn.kernels import KERNELS as KERNELS
+    from gramian.nn.kernels import Jitter as Jitter
+    from gramian.nn.kernels import Kernel as Kernel
+    from gramian.nn.likelihoods import Categorical as Categorical
+    from gramian.nn.likelihoods import Gaussian as Gaussian
+    from gramian.nn.model import DKM as DKM
+    from gramian.nn.norm import NormChoice as NormChoice
+    from gramian.nn.result import DKMResult as DKMResult
+    from gramian.train.objective import Terms as Terms
+    from gramian.train.objective import objective as objective
+    from gramian.train.predictor import Predictor as Predictor
 
 __version__ = "0.1.0.dev0"
 
-__all__ = [
-    "DKM",
-    "KERNELS",
-    "SKR",
-    "Categorical",
-    "ConvDKM",
-    "ConvDKMConfig",
-    "DKMResult",
-    "DenseDKM",
-    "DenseDKMConfig",
-    "Gaussian",
-    "GramBlocks",
-    "Jitter",
-    "Kernel",
-    "Marginals",
-    "NegativeVarianceError",
-    "NormChoice",
-    "NotPSDError",
-    "NumericalError",
-    "Terms",
-    "VarianceCheck",
-    "__version__",
-    "objective",
-]
+_HOME = {
+    "DKM": "nn.model",
+    "KERNELS": "nn.kernels",
+    "SKR": "gram.skr",
+    "Categorical": "nn.likelihoods",
+    "ConvDKM": "nn.conv_dkm",
+    "ConvDKMConfig": "nn.conv_dkm",
+    "DKMResult": "nn.result",
+    "DenseDKM": "nn.dense_dkm",
+    "DenseDKMConfig": "nn.dense_dkm",
+    "Gaussian": "nn.likelihoods",
+    "GramBlocks": "gram.blocks",
+    "Jitter": "nn.kernels",
+    "Kernel": "nn.kernels",
+    "Marginals": "gram.blocks",
+    "NegativeVarianceError": "gram.errors",
+    "NormChoice": "nn.norm",
+    "NotPSDError": "gram.errors",
+    "NumericalError": "gram.errors",
+    "Predictor": "train.predictor",
+    "Terms": "train.objective",
+    "VarianceCheck": "gram.conditional",
+    "objective": "train.objective",
+}
+
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'gramian' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gramian.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return sorted(__all__)

@@ -406,6 +406,18 @@ def test_models_print_and_copy():
     assert torch.equal(twin(images()).marginals.mean, model(images()).marginals.mean)
 
 
+@both
+def test_recomputed_activations_give_identical_gradients(build, data):
+    x, gradients = data(), []
+    for recompute in (False, True):
+        model = build()
+        model.recompute_activations = recompute
+        result = model(x, model.draw_noise(generator(0)))
+        (result.marginals.mean.sum() + result.marginals.var.sum() + result.total_kl).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
 # ---- bad input ----
 
 

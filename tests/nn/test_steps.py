@@ -332,3 +332,13 @@ def test_gradients_of_the_output(divergence):
         return q.mean, q.var, kl
 
     assert torch.autograd.gradcheck(run, [*leaves, *layer.parameters()])
+
+
+def test_whitening_in_chunks_is_whitening_at_once(monkeypatch):
+    images = torch.randn(10, 2, 3, 3, generator=generator(0), dtype=torch.float64) + 5
+    whole, chunked = ZCA((2, 3, 3)).double(), ZCA((2, 3, 3)).double()
+    whole.fit_(images)
+    monkeypatch.setattr("gramian.nn.whitening.CHUNK", 3)
+    chunked.fit_(images)
+    for name, buffer in whole.named_buffers():
+        torch.testing.assert_close(chunked.get_buffer(name), buffer, rtol=1e-9, atol=1e-12)

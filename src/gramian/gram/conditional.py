@@ -59,7 +59,7 @@ class Conditional:
         return G_ti, g_tt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VarianceCheck:
     """What to do about variances that rounding has made negative.
 

@@ -70,6 +70,21 @@ class NegativeVarianceError(NumericalError):
         )
 
 
+class NonFiniteError(NumericalError):
+    """The objective or a gradient is NaN or infinite."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def reason(self) -> str:
+        """Name what is not finite and the remedy."""
+        return (
+            f"{self.what} is not finite. Lower the learning rate, raise nu or SKR.jitter, "
+            "or use float64."
+        )
+
+
 @contextmanager
 def within(layer: str) -> Iterator[None]:
     """Put ``layer`` in front of the path of a numerical error that passes through."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SKR:
     """G̃_ii ~ Wishart(G_ii/γ, γ) + λ I, in training; G̃_ii = G_ii + λ I, in evaluation (Eq. skr).
 

@@ -26,8 +26,8 @@ class DenseDKMConfig(DKMConfig):
         noise_var: start value of the Gaussian likelihood's variance.
     """
 
-    num_features: int
-    num_outputs: int
+    num_features: int = 1
+    num_outputs: int = 2
     num_inducing: int = 100
     num_layers: int = 1
     likelihood: Literal["categorical", "gaussian"] = "categorical"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gramian.gram.blocks import GramBlocks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Jitter:
     """x → (1 + relative)·x + absolute, on the diagonal of a kernel: numerical safety only."""
 

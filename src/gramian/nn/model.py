@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from gramian.gram.blocks import GramBlocks, Marginals
+from gramian.gram.blocks import GramBlocks
 from gramian.gram.errors import within
 from gramian.nn.checks import check_features
 from gramian.nn.conv import KernelConv
@@ -20,46 +19,13 @@ from gramian.nn.kernels import Kernel
 from gramian.nn.layers import BlockState, ByPath, DKMLayer, LayerState, ResidualBlock, above, below
 from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
 from gramian.nn.norm import GramNorm
-from gramian.nn.output import GPOutput, OutputState
+from gramian.nn.output import GPOutput
 from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.result import DKMResult, InducingChain
 from gramian.nn.whitening import ZCA
 
 Layer = DKMLayer | ResidualBlock
 Pooling = SpatialMean | NystromMean
-
-
-@dataclass(frozen=True, slots=True)
-class InducingChain:
-    """All that a model works out from its parameters and noise alone, before it meets data."""
-
-    input_ii: Tensor
-    layers: dict[str, Any]  # the state of each layer, a LayerState or a BlockState
-    pooled_ii: Tensor
-    K_ii: Tensor
-    top_ii: Tensor
-    output: OutputState
-    kl: dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class DKMResult:
-    """What a model says about a batch.
-
-    Attributes:
-        marginals: q(f) of each data point.
-        kl: KL of each Gram layer (times ν) and of the output, by module path.
-        seen: mean of each normalisation and number of clamped variances of each Gram layer, by
-            module path.
-    """
-
-    marginals: Marginals
-    kl: dict[str, Tensor]
-    seen: dict[str, Tensor]
-
-    @property
-    def total_kl(self) -> Float[Tensor, ""]:
-        """Sum of all KL terms."""
-        return torch.stack(list(self.kl.values())).sum()
 
 
 class DKM(nn.Module):
@@ -77,6 +43,9 @@ class DKM(nn.Module):
         likelihood: of the targets, given the outputs.
         whiten_inducing: choose inducing inputs from whitened data. The published model takes them
             from the data as they are, and compares them with whitened data.
+
+    ``recompute_activations = True`` keeps only the blocks between layers in memory and computes the
+    rest again in the backward pass: less memory, more time, the same gradients.
     """
 
     initialised: Tensor
@@ -106,6 +75,7 @@ class DKM(nn.Module):
         self.output = output
         self.likelihood = likelihood
         self.whiten_inducing = whiten_inducing
+        self.recompute_activations = False
         self.register_buffer("initialised", torch.tensor(False))
 
     @property
@@ -127,7 +97,7 @@ class DKM(nn.Module):
                 "the model has no start values yet: call model.initialise_(data, generator) "
                 "or load a state dict first"
             )
-        self._check_data(x)
+        self.check_data(x)
         result = self.propagate(x, self.inducing_chain(noise or {}))
         if self.training:
             self.update_statistics_(result.seen)
@@ -157,7 +127,16 @@ class DKM(nn.Module):
         gram = self.first_gram(x, chain)
         for name, layer in self._named_layers():
             with within(name):
-                gram, seen_here = layer.data(gram, chain.layers[name])
+                if self.recompute_activations and torch.is_grad_enabled():
+                    gram, seen_here = checkpoint(
+                        layer.data,
+                        gram,
+                        chain.layers[name],
+                        use_reentrant=False,
+                        preserve_rng_state=False,  # all noise is an argument
+                    )
+                else:
+                    gram, seen_here = layer.data(gram, chain.layers[name])
             seen.update(above(name, seen_here))
         K, seen_top = self.top(gram, chain)
         seen.update(seen_top)
@@ -205,7 +184,7 @@ class DKM(nn.Module):
             generator: draws everything that is random.
             inducing: inducing inputs, instead of chosen ones.
         """
-        self._check_data(x)
+        self.check_data(x)
         self.initialised.fill_(False)
         if self.whitening is not None:
             self.whitening.fit_(x)
@@ -274,7 +253,8 @@ class DKM(nn.Module):
             if isinstance(module, GramLayer):
                 yield path, module
 
-    def _check_data(self, x: Tensor) -> None:
+    def check_data(self, x: Tensor) -> None:
+        """Raise unless ``x`` is a batch for this model: shape, dtype, finite."""
         what = "images" if len(self.data_shape) == 3 else "data"
         check_features(x, ("batch", *self.data_shape), self.dtype, what)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
 
+BatchMean = Callable[[Tensor, tuple[int, ...]], Tensor]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class NormChoice:
     """What is averaged, what is learned, and what evaluation uses.
 
@@ -44,7 +47,8 @@ class NormChoice:
 class GramNorm(nn.Module):
     """ii → u uᵀ ∘ G_ii, ti → v uᵀ ∘ G_ti, tt → v² g_tt, with u = s_i/√n_i and v = s_t/√n_t.
 
-    Gradients flow through the means. A forward pass changes no buffer: ``update_`` does.
+    Gradients flow through the means. A forward pass changes no buffer: ``update_`` does. Where a
+    batch is spread over processes, ``batch_mean`` is set to a function that averages over them.
 
     Args:
         num_inducing: P, for a scale of each inducing point.
@@ -63,6 +67,7 @@ class GramNorm(nn.Module):
         if not space and "location" in (choice.data, choice.scale_data):
             raise ValueError("normalisation by location needs pixels, but the data are dense")
         self.choice = choice
+        self.batch_mean: BatchMean = mean_over_batch
         shapes = {"none": None, "global": (1,), "local": (num_inducing,), "location": (1, *space)}
         self.log_scale_inducing = _zeros(shapes[choice.scale_inducing])
         self.log_scale_data = _zeros(shapes[choice.scale_data])
@@ -84,11 +89,11 @@ class GramNorm(nn.Module):
             case "none":
                 return tt_diag.new_ones(1)
             case "global":
-                return tt_diag.mean().reshape(1)
+                return self.batch_mean(tt_diag, tuple(range(tt_diag.ndim))).reshape(1)
             case "local":
                 return tt_diag
             case "location":
-                return tt_diag.mean(0, keepdim=True)
+                return self.batch_mean(tt_diag, (0,))
             case "image":
                 pixels = tuple(range(1, tt_diag.ndim))
                 return tt_diag.mean(pixels, keepdim=True) if pixels else tt_diag
@@ -134,6 +139,11 @@ class GramNorm(nn.Module):
     def extra_repr(self) -> str:
         """Settings, for ``print``."""
         return f"{self.choice}"
+
+
+def mean_over_batch(values: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Mean of the values of this process."""
+    return values.mean(dims, keepdim=True)
 
 
 def _zeros(shape: tuple[int, ...] | None) -> nn.Parameter | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.nn.checks import check_features
+
+CHUNK = 4096  # images handled at once in float64: a copy of all of them might not fit
 
 
 class ZCA(nn.Module):
@@ -43,12 +47,18 @@ class ZCA(nn.Module):
         check_features(images, ("N", *self.image_shape), images.dtype, "images to whiten")
         if len(images) < 2:
             raise ValueError("whitening needs at least 2 images, got 1")
-        exact = images.double()
-        mean, std = _channel_statistics(exact)
-        M = _standardise(exact, mean, std).flatten(1)
-        eigenvalues, U = torch.linalg.eigh(M.mT @ M)
+        D = self.matrix.shape[0]
+        mean, std = _channel_statistics(chunk.double() for chunk in images.split(CHUNK))
+        MtM = torch.zeros(D, D, dtype=torch.float64, device=images.device)
+        for chunk in images.split(CHUNK):
+            M = _standardise(chunk.double(), mean, std).flatten(1)
+            MtM += M.mT @ M
+        eigenvalues, U = torch.linalg.eigh(MtM)
         W = (U * (eigenvalues + self.epsilon * eigenvalues.mean()).rsqrt()) @ U.mT
-        white_mean, white_std = _channel_statistics((M @ W).view_as(exact))
+        white_mean, white_std = _channel_statistics(
+            (_standardise(chunk.double(), mean, std).flatten(1) @ W).view_as(chunk)
+            for chunk in images.split(CHUNK)
+        )
         self.channel_mean.copy_(mean)
         self.channel_std.copy_(std)
         self.matrix.copy_(W)
@@ -61,9 +71,20 @@ class ZCA(nn.Module):
         return _standardise((M @ self.matrix).view_as(images), self.white_mean, self.white_std)
 
 
-def _channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation of each channel; a constant channel keeps scale 1."""
-    std, mean = torch.std_mean(images, dim=(0, 2, 3))
+def _channel_statistics(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased standard deviation of each channel; a constant channel keeps scale 1.
+
+    Chunks are merged by Chan's formula, which does not cancel: M₂ = Σ M₂ₖ + δ²·n·nₖ/(n + nₖ).
+    """
+    count, mean, spread = 0, torch.zeros((), dtype=torch.float64), torch.zeros(())
+    for chunk in chunks:
+        var_k, mean_k = torch.var_mean(chunk, dim=(0, 2, 3), correction=0)
+        n_k = chunk[:, 0].numel()
+        delta = mean_k - mean
+        spread = spread + n_k * var_k + delta.square() * (count * n_k / (count + n_k))
+        mean = mean + delta * (n_k / (count + n_k))
+        count += n_k
+    std = (spread / (count - 1)).sqrt()
     return mean, torch.where(std > 0, std, torch.ones_like(std))
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gramian.nn.likelihoods import Likelihood
-from gramian.nn.model import DKMResult
+from gramian.nn.result import DKMResult
 
 
 @dataclass(frozen=True, slots=True)

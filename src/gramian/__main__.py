@@ -1,0 +1,8 @@
+"""``python -m gramian`` is the program ``gramian``."""
+
+import sys
+
+from gramian.experiments.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

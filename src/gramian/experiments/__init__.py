@@ -1,0 +1,1 @@
+"""Floor 4: the program, and the experiments of the paper."""

@@ -1,0 +1,1 @@
+"""One file a command: options in, a result on standard output."""

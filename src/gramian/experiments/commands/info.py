@@ -1,0 +1,60 @@
+"""``gramian info``: versions and devices, or what a trained model is made of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jsonargparse import ArgumentParser
+
+from gramian.experiments.commands.evaluate import model_folder
+from gramian.experiments.options import add_common_options
+from gramian.train.config import model_config_to_dict
+from gramian.train.predictor import Predictor
+from gramian.train.run_folder import environment
+
+
+def run(words: Sequence[str]) -> None:
+    """Describe this installation, or a model."""
+    parser = ArgumentParser(
+        prog="gramian info",
+        description="Versions and devices here, or what a trained model is made of.",
+    )
+    parser.add_argument("model", nargs="?", help="run folder, or folder of a saved model")
+    add_common_options(parser)
+    options = parser.parse_args(list(words))
+    facts = describe_model(options.model) if options.model else describe_installation()
+    if options.json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        sys.stdout.write("".join(f"{key:<14} {_short(value)}\n" for key, value in facts.items()))
+
+
+def describe_installation() -> dict[str, Any]:
+    """Versions, processor and devices."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return environment(seed=0, device=device, dtype=torch.get_default_dtype())
+
+
+def describe_model(path: str) -> dict[str, Any]:
+    """Size, classes, layers and settings of a saved model."""
+    predictor = Predictor.from_pretrained(model_folder(path))
+    model = predictor.model
+    return {
+        "model": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "input": list(model.data_shape),
+        "classes": list(predictor.class_names),
+        "layers": list(model.layers),
+        "dtype": str(model.dtype),
+        "settings": model_config_to_dict(predictor.config),
+    }
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,58 @@
+"""The plots of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from gramian.nn.inputs import PatchInput
+from gramian.train import plot_images, plots
+from gramian.train.data import Dataset
+from gramian.train.evaluate import evaluate
+from gramian.train.metrics import ClassificationMetrics
+from gramian.train.predictor import Predictor
+from gramian.train.run_folder import Row
+
+
+def save_run_plots(
+    predictor: Predictor, test: Dataset | None, rows: list[Row], folder: Path
+) -> list[Path]:
+    """Draw and save all plots that the run has data for; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in run_plots(predictor, test, rows):
+        plots.save(figure, folder / f"{name}.png")
+        paths.append(folder / f"{name}.png")
+    return paths
+
+
+def run_plots(
+    predictor: Predictor, test: Dataset | None, rows: list[Row]
+) -> Iterator[tuple[str, Figure]]:
+    """Name and figure of each plot."""
+    if rows:
+        yield "learning_curves", plots.learning_curves(rows)
+        yield "kl_terms", plots.kl_terms(rows)
+        yield "condition_numbers", plots.condition_numbers(rows)
+    inputs = predictor.model.inputs
+    if isinstance(inputs, PatchInput):
+        patches = inputs.inducing_patches.detach().cpu().numpy()
+        yield "inducing_patches", plot_images.inducing_patches(patches)
+    if test is None or not predictor.class_names:
+        return
+    metrics = evaluate(predictor, test)
+    assert isinstance(metrics, ClassificationMetrics)
+    confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
+    yield "reliability", plots.reliability_diagram(confidence, accuracy, count)
+    counts = metrics.confusion.cpu().numpy()
+    yield "confusion", plot_images.confusion_matrix(counts, predictor.class_names)
+    if test.x.ndim == 4:
+        probabilities = predictor.probabilities(test.x).cpu().numpy()
+        yield (
+            "certain_images",
+            plot_images.certain_images(
+                test.x.numpy(), test.y.numpy(), probabilities, predictor.class_names
+            ),
+        )

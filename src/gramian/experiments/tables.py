@@ -1,0 +1,36 @@
+"""Figures as tables on standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+ROWS = {
+    "num": ("data points", ",.0f"),
+    "accuracy": ("accuracy", ".2%"),
+    "rmse": ("RMSE", ".4g"),
+    "mae": ("mean absolute error", ".4g"),
+    "log_likelihood": ("log-likelihood", ".4f"),
+    "log_likelihood_clipped": ("log-likelihood, clipped as published", ".4f"),
+    "ece": ("calibration error (ECE)", ".4f"),
+    "brier": ("Brier score", ".4f"),
+    "coverage95": ("coverage of 95 % intervals", ".1%"),
+}
+
+
+def show_figures(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
+    """A table with a column for each data set."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for key, (label, form) in ROWS.items():
+        if any(key in values for values in columns.values()):
+            cells = (
+                format(values[key], form) if key in values else "" for values in columns.values()
+            )
+            table.add_row(label, *cells)
+    Console(file=sys.stdout).print(table)

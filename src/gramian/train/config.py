@@ -1,0 +1,154 @@
+"""All settings of a training run, with the published values as defaults where there are any."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from gramian.nn.config import DKMConfig
+from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
+from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
+from gramian.nn.model import DKM
+
+Kind = Literal["conv", "dense"]
+MODEL_CONFIGS: dict[str, type[ConvDKMConfig] | type[DenseDKMConfig]] = {
+    "conv": ConvDKMConfig,
+    "dense": DenseDKMConfig,
+}
+
+
+class ConfigError(ValueError):
+    """Settings that do not fit together, or do not fit the data."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training run.
+
+    Args:
+        kind: convolutional model for images, or dense model for rows.
+        data: name of a data set, or path of one's own.
+        data_dir: where data sets are stored; GRAMIAN_DATA_DIR or the user's cache if not given.
+        train_size: use only the first so many training points (after a seeded shuffle).
+        validation_fraction: share of the training set held out for choosing settings.
+        crop_padding: random crops of images padded by so many pixels; 0 for none, 4 as published.
+        flip: random horizontal flips; published for CIFAR.
+        max_epochs: passes over the training set. 1200 is published.
+        batch_size: data points a step, over all processes. 256 is published.
+        lr: learning rate at the start, or at the peak of one_cycle.
+        betas: of Adam.
+        schedule: steps (lr × 0.1 at each milestone), cosine (to 0), one_cycle (linear warm-up over
+            the first 30 %, then cosine), or constant.
+        milestones: where steps drops, as shares of max_epochs.
+        seed: of everything random.
+        precision: 32-true, 64-true, or tf32 on CUDA.
+        device: auto, cpu, cuda or mps.
+        devices: processes on this machine.
+        num_nodes: machines.
+        recompute_activations: less memory, more time, same gradients.
+        on_numerical_error: raise; skip the batch; or rollback to the last checkpoint and go on with
+            other noise.
+        max_numerical_errors: so many skips or rollbacks are too many.
+        evaluate_every: epochs between evaluations.
+        patience: stop after so many evaluations without a better validation log-likelihood, and
+            keep the best model; needs a validation_fraction.
+        estimate_statistics: at the end, replace the running means by exact ones.
+        checkpoint_minutes: time between checkpoints inside an epoch; one is written after each
+            epoch anyway.
+        conditions: log the condition number of each Gram matrix at each evaluation.
+    """
+
+    kind: Kind = "conv"
+    data: str = "digits"
+    data_dir: str | None = None
+    train_size: int | None = None
+    validation_fraction: float = 0.0
+    crop_padding: int = 0
+    flip: bool = False
+    max_epochs: int = 40
+    batch_size: int = 64
+    lr: float = 0.01
+    betas: tuple[float, float] = (0.8, 0.9)
+    schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "steps"
+    milestones: tuple[float, ...] = (2 / 3, 11 / 12)
+    seed: int = 0
+    precision: Literal["32-true", "64-true", "tf32"] = "32-true"
+    device: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    recompute_activations: bool = False
+    on_numerical_error: Literal["raise", "skip", "rollback"] = "raise"
+    max_numerical_errors: int = 20
+    evaluate_every: int = 1
+    patience: int | None = None
+    estimate_statistics: bool = True
+    checkpoint_minutes: float = 5.0
+    conditions: bool = True
+    model: DKMConfig = field(default_factory=ConvDKMConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse settings without a meaning."""
+        positive = {
+            "max_epochs": self.max_epochs,
+            "batch_size": self.batch_size,
+            "lr": self.lr,
+            "devices": self.devices,
+            "num_nodes": self.num_nodes,
+            "evaluate_every": self.evaluate_every,
+        }
+        for name, value in positive.items():
+            if not value > 0:
+                raise ConfigError(f"{name} must be positive, got {value}")
+        if not 0 <= self.validation_fraction < 1:
+            raise ConfigError(
+                f"validation_fraction must be in [0, 1), got {self.validation_fraction}"
+            )
+        if self.patience is not None and not self.validation_fraction:
+            raise ConfigError("patience needs a validation set: set validation_fraction")
+        if not isinstance(self.model, MODEL_CONFIGS[self.kind]):
+            raise ConfigError(f"kind {self.kind} needs a {MODEL_CONFIGS[self.kind].__name__}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for YAML and JSON."""
+        return _plain(asdict(self))
+
+
+def build_model(config: DKMConfig) -> DKM:
+    """The model that a model configuration describes."""
+    if isinstance(config, ConvDKMConfig):
+        return ConvDKM.from_config(config)
+    if isinstance(config, DenseDKMConfig):
+        return DenseDKM.from_config(config)
+    raise ConfigError(f"no model is known for a {type(config).__name__}")
+
+
+def model_config_to_dict(config: DKMConfig) -> dict[str, Any]:
+    """A model configuration as plain values, with its kind."""
+    kind = next(kind for kind, known in MODEL_CONFIGS.items() if isinstance(config, known))
+    return {"kind": kind, **_plain(asdict(config))}
+
+
+def model_config_from_dict(values: dict[str, Any]) -> DKMConfig:
+    """The inverse of ``model_config_to_dict``; every value is checked against its type."""
+    from jsonargparse import ArgumentParser
+
+    rest = dict(values)
+    kind = rest.pop("kind", None)
+    if kind not in MODEL_CONFIGS:
+        raise ConfigError(f"unknown kind of model {kind!r}; known are {sorted(MODEL_CONFIGS)}")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(MODEL_CONFIGS[kind], "model")
+    try:
+        config: DKMConfig = parser.instantiate(parser.parse_object({"model": rest})).model
+    except Exception as error:
+        raise ConfigError(f"not a configuration of a {kind} model: {error}") from error
+    return config
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, in nested dictionaries."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,105 @@
+"""One door to all data: by the name of a data set, or by the path of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gramian.train.data.dataset import Dataset, Splits
+from gramian.train.data.embedded import digits, sine
+from gramian.train.data.errors import DataError, DataMissingError
+from gramian.train.data.fetch import stored_arrays, stored_path
+from gramian.train.data.own_folder import read_folder
+from gramian.train.data.own_npz import read_npz
+from gramian.train.data.registry import EMBEDDED, REGISTRY, find, unknown
+from gramian.train.data.store import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """A data set in the list of all.
+
+    Args:
+        name: what ``load`` and ``fetch`` take.
+        description: one line.
+        size: bytes to download; 0 for an embedded one.
+        shape: of one data point.
+        classes: how many.
+        stored: the file of a fetched data set, else None.
+        embedded: whether it is part of the library, with nothing to fetch.
+    """
+
+    name: str
+    description: str
+    size: int
+    shape: tuple[int, ...]
+    classes: int
+    stored: Path | None
+    embedded: bool
+
+
+def available(data_dir: str | Path | None = None) -> list[DatasetInfo]:
+    """All data sets that have a name: the embedded ones, then the downloadable ones."""
+    shapes = {"digits": ((1, 8, 8), 10), "sine": ((2,), 2)}
+    found = [
+        DatasetInfo(name, text, 0, *shapes[name], stored=None, embedded=True)
+        for name, text in EMBEDDED.items()
+    ]
+    for entry in REGISTRY.values():
+        path = stored_path(entry.name, data_dir)
+        size = next(source.size for source in entry.sources if source.size)
+        found.append(
+            DatasetInfo(
+                name=entry.name,
+                description=entry.description,
+                size=size,
+                shape=entry.shape,
+                classes=len(entry.class_names),
+                stored=path if path.is_file() else None,
+                embedded=False,
+            )
+        )
+    return found
+
+
+def load(name_or_path: str | Path, data_dir: str | Path | None = None) -> Splits:
+    """A data set by its name, or one's own data by a path (a name wins; ``./name`` is a path).
+
+    Args:
+        name_or_path: embedded or fetched data set; folder of images; .npz file.
+        data_dir: where fetched data sets lie, else GRAMIAN_DATA_DIR, else the user's cache folder.
+    """
+    name = str(name_or_path)
+    if name == "digits":
+        return digits()
+    if name == "sine":
+        return sine()
+    if name in REGISTRY:
+        return _fetched(name, data_dir)
+    return _own(Path(name_or_path).expanduser(), name)
+
+
+def _fetched(name: str, data_dir: str | Path | None) -> Splits:
+    """A data set that has been fetched before."""
+    entry = find(name)
+    arrays = stored_arrays(entry, data_dir)
+
+    def half(x: Bytes, y: Bytes) -> Dataset:
+        return Dataset(torch.from_numpy(x), torch.from_numpy(y).long(), entry.class_names)
+
+    return Splits(half(arrays.x_train, arrays.y_train), half(arrays.x_test, arrays.y_test))
+
+
+def _own(path: Path, name: str) -> Splits:
+    """One's own data."""
+    if path.is_dir():
+        return read_folder(path)
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return read_npz(path)
+    if path.is_file():
+        raise DataError(f"{path} must be an .npz file or a folder of images")
+    if path.suffix or len(path.parts) > 1:
+        raise DataMissingError(f"there is no file or folder {path}")
+    raise unknown(name)

@@ -1,0 +1,147 @@
+"""A trained model with all it needs to meet raw data: scaling, class names, fixed samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gramian.gram.blocks import Marginals
+from gramian.nn.config import DKMConfig
+from gramian.nn.likelihoods import Categorical, Gaussian
+from gramian.nn.model import DKM
+from gramian.train.config import build_model, model_config_from_dict, model_config_to_dict
+from gramian.train.data import Scaler, scaler_from_dict
+from gramian.train.files import write_atomically, write_text_atomically
+from gramian.train.seeds import generator
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+class PretrainedError(Exception):
+    """A folder does not hold a saved model that this version can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A model for raw data: uint8 images or unscaled rows in, predictions out.
+
+    Predictions use the same Monte-Carlo samples for every data point, so that they depend neither
+    on the batch nor on the order.
+
+    Attributes:
+        model: the trained model.
+        config: what it was built from.
+        scaler: raw data → the model's input.
+        class_names: of a classifier; empty for a regression.
+        target_scale: (mean, standard deviation) of each target of a regression.
+        seed: of the Monte-Carlo samples.
+    """
+
+    model: DKM
+    config: DKMConfig
+    scaler: Scaler
+    class_names: tuple[str, ...] = ()
+    target_scale: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (1.0,))
+    seed: int = 0
+
+    @torch.no_grad()
+    def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
+        """q(f) in batches. What does not depend on the data is computed once."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            chain = self.model.inducing_chain({})
+            device = self.model.output.q_mean.device
+            for batch in x.split(batch_size):
+                inputs = self.scaler(batch, self.model.dtype).to(device)
+                self.model.check_data(inputs)
+                yield self.model.propagate(inputs, chain).marginals
+        finally:
+            self.model.train(was_training)
+
+    def samples(self) -> Float[Tensor, "S 1 C"]:
+        """The Monte-Carlo samples that all predictions share."""
+        draw = generator(self.seed, "prediction")
+        return self.model.draw_samples(1, draw).to(self.model.output.q_mean.device)
+
+    def latent(self, x: Tensor, batch_size: int = 256) -> Marginals:
+        """Mean and variance of the latent functions, [N, C] and [N, 1]."""
+        parts = list(self.marginals(x, batch_size))
+        return Marginals(torch.cat([q.mean for q in parts]), torch.cat([q.var for q in parts]))
+
+    @torch.no_grad()
+    def probabilities(self, x: Tensor, batch_size: int = 256) -> Float[Tensor, "N C"]:
+        """Class probabilities."""
+        likelihood, samples = self.model.likelihood, self.samples()
+        assert isinstance(likelihood, Categorical)
+        parts = [likelihood.predict(q, samples) for q in self.marginals(x, batch_size)]
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def mean_and_variance(
+        self, x: Tensor, batch_size: int = 256
+    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+        """Mean and variance of the targets of a regression, in their own units."""
+        likelihood, samples = self.model.likelihood, self.samples()
+        assert isinstance(likelihood, Gaussian)
+        parts = [likelihood.predict(q, samples) for q in self.marginals(x, batch_size)]
+        shift, scale = (samples.new_tensor(values) for values in self.target_scale)
+        mean = torch.cat([mean for mean, _ in parts]) * scale + shift
+        return mean, torch.cat([var for _, var in parts]) * scale.square()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write weights (safetensors) and everything else (JSON): no pickle, no training data."""
+        from safetensors.torch import save
+
+        from gramian import __version__
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
+        description = {
+            "gramian": __version__,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "model": model_config_to_dict(self.config),
+            "scaler": self.scaler.to_dict(),
+            "class_names": list(self.class_names),
+            "target_scale": [list(values) for values in self.target_scale],
+            "seed": self.seed,
+        }
+        write_atomically(folder / WEIGHTS, lambda file: file.write(save(weights)))
+        write_text_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Predictor:
+        """Read what ``save_pretrained`` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        try:
+            description: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+            config = model_config_from_dict(description["model"])
+            model = build_model(config).to(getattr(torch, description["dtype"]))
+            model.load_state_dict(load_file(folder / WEIGHTS))
+            mean, std = description["target_scale"]
+            return cls(
+                model.to(device).eval(),
+                config,
+                scaler_from_dict(description["scaler"]),
+                tuple(description["class_names"]),
+                (tuple(mean), tuple(std)),
+                description["seed"],
+            )
+        except FileNotFoundError as error:
+            raise PretrainedError(
+                f"{folder} holds no saved model: {error.filename} is missing"
+            ) from error
+        except (SafetensorError, json.JSONDecodeError, KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise PretrainedError(f"{folder} cannot be read: {reason}") from error

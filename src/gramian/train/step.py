@@ -1,0 +1,112 @@
+"""The objective of one training step: a function of the model, the step's number and the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gramian.gram.errors import NonFiniteError
+from gramian.nn.gram_layer import GramLayer
+from gramian.nn.model import DKM
+from gramian.nn.norm import GramNorm
+from gramian.nn.result import DKMResult
+from gramian.train.engine import Engine, Forward
+from gramian.train.objective import Terms, objective
+from gramian.train.seeds import generator
+from gramian.train.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run is. ``attempt`` counts rollbacks: after one, the same step has other noise."""
+
+    seed: int
+    step: int
+    attempt: int = 0
+
+    def draw(self, purpose: str) -> torch.Generator:
+        """The generator of one purpose at this place."""
+        return generator(self.seed, purpose, self.step, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The objective of a step and what is logged about it."""
+
+    terms: Terms
+    kl: dict[str, float]
+    correct: int
+    count: int
+    clamped: int
+
+
+def batch_indices(num_data: int, batch_size: int, place: Place) -> Tensor:
+    """The data points of a step: epoch by epoch, each in an order of its own."""
+    epoch, number = divmod(place.step, -(-num_data // batch_size))
+    order = torch.randperm(num_data, generator=generator(place.seed, "shuffle", epoch))
+    return order[number * batch_size : (number + 1) * batch_size]
+
+
+def step_objective(
+    forward: Forward,
+    model: DKM,
+    task: Task,
+    indices: Tensor,
+    place: Place,
+    engine: Engine,
+    target_scale: tuple[Tensor, Tensor],
+) -> StepResult:
+    """Augment a batch, draw all noise, and evaluate the objective.
+
+    With several processes each draws the same noise for the whole batch and takes its share, so
+    that the result is that of one process.
+    """
+    raw = task.inputs(task.train.x[indices], place.draw("augmentation"), engine.dtype)
+    share = engine.share(torch.arange(len(indices)))
+    y = task.train.y[indices[share]]
+    if not task.train.class_names:
+        shift, scale = target_scale
+        y = ((y - shift) / scale).to(engine.dtype)
+    y = y.to(engine.device)
+    noise = model.draw_noise(place.draw("skr"))
+    samples = model.draw_samples(len(indices), place.draw("likelihood"))[:, share]
+    result = forward(
+        raw[share].to(engine.device), {path: z.to(engine.device) for path, z in noise.items()}
+    )
+    num_data = len(task.train)
+    terms = objective(result, model.likelihood, y, samples.to(engine.device), num_data)
+    if engine.world_size > 1:  # gradients are averaged over processes; their shares may differ
+        expected = terms.expected_log_lik * (len(share) * engine.world_size / len(indices))
+        terms = Terms(expected, terms.kl, expected - terms.kl / num_data)
+    correct = 0
+    if task.train.class_names:
+        correct = int((result.marginals.mean.argmax(1) == y).sum())
+    kl = {path: value.item() for path, value in result.kl.items()}
+    return StepResult(terms, kl, correct, len(y), clamped(model, result))
+
+
+def clamped(model: DKM, result: DKMResult) -> int:
+    """How many negative variances all layers clamped in a pass."""
+    return sum(
+        int(result.seen[path])
+        for path, module in model.layers.named_modules()
+        if isinstance(module, GramLayer)
+    )
+
+
+def check_finite(model: DKM, terms: Terms) -> None:
+    """Raise NonFiniteError unless the objective and all gradients are finite."""
+    if not terms.total.isfinite():
+        raise NonFiniteError("the objective")
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    for name, norm in zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True):
+        if not norm.isfinite():
+            raise NonFiniteError(f"the gradient of {name}")
+
+
+def running_means(model: DKM) -> list[Tensor]:
+    """The buffers that a forward pass in training mode moves."""
+    norms = (module for module in model.modules() if isinstance(module, GramNorm))
+    return [norm.running_mean for norm in norms if norm.running_mean is not None]

@@ -1,0 +1,80 @@
+"""What a model is trained on: data, split, scaled and augmented, and the model that fits them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gramian.nn.config import DKMConfig
+from gramian.nn.conv_dkm import ConvDKMConfig
+from gramian.nn.dense_dkm import DenseDKMConfig
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.data import (
+    CIFAR_NORMALISER,
+    Augmentation,
+    Dataset,
+    Normaliser,
+    RowScaler,
+    Scaler,
+    hold_out,
+    load,
+)
+from gramian.train.seeds import generator
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Data sets with the scaling that was fitted to the training set."""
+
+    train: Dataset
+    validation: Dataset | None
+    test: Dataset | None
+    scaler: Scaler
+    augmentation: Augmentation
+
+    def inputs(self, raw: Tensor, draw: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Augmented and scaled inputs of a training batch."""
+        return self.scaler(self.augmentation(raw, draw), dtype)
+
+
+def load_task(config: TrainConfig) -> Task:
+    """Read the data that a configuration names; the split depends on the seed only."""
+    splits = load(config.data, config.data_dir)
+    train, validation = splits.train, None
+    if config.validation_fraction:
+        draw = generator(config.seed, "validation split")
+        train, validation = hold_out(train, config.validation_fraction, draw)
+    if config.train_size is not None:
+        if not 2 <= config.train_size <= len(train):
+            raise ConfigError(
+                f"train_size must be between 2 and the {len(train)} training points, "
+                f"got {config.train_size}"
+            )
+        order = torch.randperm(len(train), generator=generator(config.seed, "train size"))
+        train = train.subset(order[: config.train_size])
+    augmentation = Augmentation(config.crop_padding, config.flip)
+    return Task(train, validation, splits.test, fit_scaler(config.data, train), augmentation)
+
+
+def fit_scaler(name: str, train: Dataset) -> Scaler:
+    """The published constants for CIFAR; otherwise the training set's mean and deviation."""
+    if name in ("cifar10", "cifar100"):
+        return CIFAR_NORMALISER
+    return Normaliser.fit(train.x) if train.x.ndim == 4 else RowScaler.fit(train.x)
+
+
+def fit_model_config(config: DKMConfig, train: Dataset) -> DKMConfig:
+    """The model configuration with the sizes that the data dictate."""
+    num_outputs = len(train.class_names) or train.y.shape[1]
+    if isinstance(config, ConvDKMConfig):
+        if train.x.ndim != 4:
+            raise ConfigError("the data are rows, not images: use kind dense")
+        channels, height, width = train.x.shape[1:]
+        return replace(config, image_shape=(channels, height, width), num_classes=num_outputs)
+    if isinstance(config, DenseDKMConfig):
+        if train.x.ndim != 2:
+            raise ConfigError("the data are images, not rows: use kind conv")
+        return replace(config, num_features=train.x.shape[1], num_outputs=num_outputs)
+    raise ConfigError(f"unknown configuration {type(config).__name__}")

@@ -1,0 +1,293 @@
+"""The training loop: from the first step to the last, resumable at any of them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+
+import torch
+
+from gramian.gram.errors import NumericalError
+from gramian.train.checkpoint import CheckpointError, State, check_same_settings
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.cost import expectation
+from gramian.train.engine import Engine
+from gramian.train.epoch_sums import add_step, epoch_row
+from gramian.train.evaluate import condition_numbers, evaluate, figures
+from gramian.train.predictor import Predictor
+from gramian.train.progress import ProgressView
+from gramian.train.run_folder import Row, RunFolder, peak_memory_mb
+from gramian.train.schedule import lr_factor
+from gramian.train.seeds import generator
+from gramian.train.signals import Stopped, StopSignals
+from gramian.train.step import (
+    Place,
+    StepResult,
+    batch_indices,
+    check_finite,
+    running_means,
+    step_objective,
+)
+from gramian.train.task import Task
+
+log = logging.getLogger("gramian")
+
+# Settings that a continuation may change: they do not change the numbers of a run.
+FREE = {"data_dir", "device", "checkpoint_minutes", "conditions"}
+
+
+class TrainingFailed(Exception):
+    """Training stopped for a numerical reason, after all that on_numerical_error allows."""
+
+    exit_code = 3
+
+
+class Trainer:
+    """Fits a predictor's model to a task.
+
+    Args:
+        predictor: the model, initialised or not, and its scaling.
+        task: the data.
+        config: settings.
+        engine: device, precision and processes.
+        folder: where the run is recorded; None for no record.
+        quiet: show no progress.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        task: Task,
+        config: TrainConfig,
+        engine: Engine,
+        folder: RunFolder | None = None,
+        quiet: bool = False,
+    ) -> None:
+        if engine.world_size > 1 and config.on_numerical_error != "raise":
+            raise ConfigError("with several processes on_numerical_error must be raise")
+        self.predictor = predictor
+        self.task = task
+        self.config = config
+        self.engine = engine
+        self.folder = folder if engine.is_first else None
+        self.model = predictor.model.to(engine.dtype).train()
+        self.model.recompute_activations = config.recompute_activations
+        self.batch_size = min(config.batch_size, len(task.train))
+        self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
+        self.total_steps = self.steps_per_epoch * config.max_epochs
+        self.quiet = quiet or not engine.is_first
+        self.view = ProgressView(config.max_epochs, self.steps_per_epoch, self.quiet)
+        self.step = 0  # steps done
+        self.attempt = 0  # rollbacks done
+        self.num_errors = 0  # numerical errors met
+        self.sums: dict[str, int | float] = {}  # of the epoch under way
+        self.rows: list[Row] = []
+        self.best: State | None = None
+        self.last_saved: State | None = None
+
+    # ---- the loop ----
+
+    def fit(self, resume: bool = True) -> list[Row]:
+        """Train to the end; a row of figures an epoch."""
+        self.start(resume)
+        saved_at = time.monotonic()
+        with StopSignals() as stop, self.view:
+            while self.step < self.total_steps and not self.out_of_patience():
+                self.train_step()
+                ended = self.step % self.steps_per_epoch == 0 and bool(self.sums)
+                if ended:
+                    self.end_epoch()
+                overdue = time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
+                if ended or overdue or stop.received:
+                    self.save_checkpoint()
+                    saved_at = time.monotonic()
+                if stop.received:
+                    raise Stopped(stop.received)
+        self.finish()
+        return self.rows
+
+    def train_step(self) -> None:
+        """One step of Adam on one batch."""
+        started = time.perf_counter()
+        lr = self.learning_rate()
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        means = [mean.clone() for mean in running_means(self.model)]
+        try:
+            result = self.objective()
+            self.optimiser.zero_grad()
+            self.engine.backward(result.terms.loss)
+            check_finite(self.model, result.terms)
+        except NumericalError as error:
+            for mean, before in zip(running_means(self.model), means, strict=True):
+                mean.copy_(before)
+            self.numerical_error(error)
+            return
+        self.optimiser.step()
+        self.step += 1
+        self.sums = add_step(self.sums, result, time.perf_counter() - started)
+        accuracy = result.correct / result.count
+        self.view.step(self.step, result.terms.loss.item(), accuracy, lr)
+
+    def objective(self) -> StepResult:
+        """The objective at the present step."""
+        place = Place(self.config.seed, self.step, self.attempt)
+        indices = batch_indices(len(self.task.train), self.batch_size, place)
+        shift, scale = (torch.tensor(values) for values in self.predictor.target_scale)
+        return step_objective(
+            self.forward, self.model, self.task, indices, place, self.engine, (shift, scale)
+        )
+
+    def learning_rate(self) -> float:
+        """The learning rate at the present step."""
+        c = self.config
+        factor = lr_factor(c.schedule, self.step, self.steps_per_epoch, c.max_epochs, c.milestones)
+        return c.lr * factor
+
+    # ---- figures ----
+
+    def end_epoch(self) -> None:
+        """Make the epoch's row of figures, and show and write it."""
+        epoch = self.step // self.steps_per_epoch
+        row: Row = {"epoch": epoch, "step": self.step, "lr": self.optimiser.param_groups[0]["lr"]}
+        row |= epoch_row(self.sums, self.engine, bool(self.task.train.class_names))
+        row |= {"memory_mb": peak_memory_mb(), "numerical_errors": self.num_errors}
+        self.sums = {}
+        if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:
+            row |= self.evaluate()
+        self.rows.append(row)
+        self._keep_if_best(row)
+        self.view.epoch(row)
+        if self.folder is not None:
+            self.folder.write_metrics(self.rows)
+
+    def evaluate(self) -> Row:
+        """Figures on the validation and test sets, and condition numbers."""
+        row: Row = {}
+        for name, data in (("validation", self.task.validation), ("test", self.task.test)):
+            if data is not None:
+                numbers = figures(evaluate(self.predictor, data))
+                row |= {f"{name}_{key}": value for key, value in numbers.items()}
+        if self.config.conditions:
+            numbers = condition_numbers(self.model)
+            row |= {f"condition/{path}": value for path, value in numbers.items()}
+        return row
+
+    def out_of_patience(self) -> bool:
+        """Whether the validation log-likelihood has not improved for too long."""
+        if self.config.patience is None or self.best is None:
+            return False
+        evaluated = [row for row in self.rows if "validation_log_likelihood" in row]
+        since = sum(row["epoch"] > self.best["epoch"] for row in evaluated)
+        return since >= self.config.patience
+
+    def finish(self) -> None:
+        """Take the best model if patience chose one, make the statistics exact, and save it."""
+        if self.best is not None:
+            self.model.load_state_dict(self.best["model"])
+        if self.config.estimate_statistics:
+            draw = generator(self.config.seed, "statistics")
+            some = torch.randperm(len(self.task.train), generator=draw)[:10_000]
+            self.model.estimate_statistics_(
+                self.task.scaler(self.task.train.x[part], self.engine.dtype).to(self.engine.device)
+                for part in some.split(256)
+            )
+        self.model.eval()
+        if self.folder is not None:
+            self.predictor.save_pretrained(self.folder.model)
+
+    # ---- start, stop, trouble ----
+
+    def start(self, resume: bool) -> None:
+        """Give the model start values, or take up the newest checkpoint."""
+        saved = self.folder.checkpoints.newest() if self.folder is not None and resume else None
+        if saved is None and not self.model.initialised:
+            draw = generator(self.config.seed, "start")
+            x = self.task.inputs(self.task.train.x, draw, self.engine.dtype)
+            self.model.initialise_(x, draw)
+        self.model.to(self.engine.device)
+        optimiser = torch.optim.Adam(
+            self.model.parameters(), self.config.lr, self.config.betas, fused=True
+        )
+        self.forward, self.optimiser = self.engine.set_up(self.model, optimiser)
+        if saved is not None:
+            check_same_settings(saved["config"], self.config.to_dict(), FREE)
+            self.load_state(saved)
+            log.info("resuming at epoch %.2f", self.step / self.steps_per_epoch)
+        self.last_saved = self.state()
+        if not self.quiet:
+            log.info("%s", expectation(self.task, self.config, self.model, self.trial_seconds()))
+
+    def trial_seconds(self) -> float:
+        """Seconds for one step, tried without taking it; the first of two warms up."""
+        means = [mean.clone() for mean in running_means(self.model)]
+        try:
+            for _ in range(2):
+                started = time.perf_counter()
+                self.engine.backward(self.objective().terms.loss)
+        except NumericalError:
+            return math.nan  # training will meet it too, and knows what to do
+        finally:
+            self.optimiser.zero_grad()
+            for mean, before in zip(running_means(self.model), means, strict=True):
+                mean.copy_(before)
+        return time.perf_counter() - started
+
+    def state(self) -> State:
+        """All that the rest of the run depends on. Noise is a function of seed and step."""
+        return {
+            "model": copy.deepcopy(self.model.state_dict()),
+            "optimiser": copy.deepcopy(self.optimiser.state_dict()),
+            "step": self.step,
+            "attempt": self.attempt,
+            "num_errors": self.num_errors,
+            "sums": dict(self.sums),
+            "rows": [dict(row) for row in self.rows],
+            "best": self.best,
+            "config": self.config.to_dict(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go (back) to a state."""
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint is of another model: {error}") from error
+        self.step, self.attempt = state["step"], state["attempt"]
+        self.num_errors, self.best = state["num_errors"], state["best"]
+        self.sums = dict(state["sums"])
+        self.rows = [dict(row) for row in state["rows"]]
+
+    def save_checkpoint(self) -> None:
+        """Keep the state, and write it if the run has a folder."""
+        self.last_saved = self.state()
+        if self.folder is not None:
+            self.folder.checkpoints.save(self.step, self.last_saved)
+
+    def numerical_error(self, error: NumericalError) -> None:
+        """Raise, skip the batch, or go back to the last checkpoint and on with other noise."""
+        self.num_errors += 1
+        epoch = self.step // self.steps_per_epoch + 1
+        where = f"epoch {epoch}, step {self.step + 1}: {error}"
+        policy = self.config.on_numerical_error
+        if policy == "raise" or self.num_errors > self.config.max_numerical_errors:
+            raise TrainingFailed(where) from error
+        log.warning("%s: %s", "skipping a batch" if policy == "skip" else "rolling back", where)
+        if policy == "skip":
+            self.step += 1
+            return
+        assert self.last_saved is not None
+        num_errors, attempt = self.num_errors, self.attempt + 1
+        self.load_state(self.last_saved)
+        self.num_errors, self.attempt = num_errors, attempt
+
+    def _keep_if_best(self, row: Row) -> None:
+        key = "validation_log_likelihood"
+        if self.config.patience is None or key not in row:
+            return
+        if self.best is None or row[key] > self.best[key]:
+            model = copy.deepcopy(self.model.state_dict())
+            self.best = {"model": model, "epoch": row["epoch"], key: row[key]}

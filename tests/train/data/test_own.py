@@ -1,0 +1,345 @@
+"""Own data: what is read, and what each mistake is answered with."""
+
+import contextlib
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gramian.train.data import DataError, DataMissingError, load, read_images, read_inputs
+
+DRAW = np.random.default_rng(0)
+
+
+def picture(size=(6, 4), mode="RGB"):
+    """Random pixels; size is width × height."""
+    pixels = DRAW.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def write(path, image=None, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (image or picture()).save(path, **options)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes with ten images each."""
+    for name in ("cat", "dog"):
+        for number in range(10):
+            write(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def halves(tmp_path):
+    """train/ and test/ with three classes."""
+    for half, count in (("train", 4), ("test", 2)):
+        for name in ("10", "9", "8"):
+            for number in range(count):
+                write(tmp_path / half / name / f"{number}.png", picture(mode="L"))
+    return tmp_path
+
+
+def test_class_folders_are_split_80_20_and_always_the_same(folder):
+    splits = load(str(folder))
+    assert splits.train.class_names == ("cat", "dog")
+    assert splits.train.x.shape == (16, 3, 4, 6)
+    assert splits.test.y.bincount().tolist() == [2, 2]
+    assert torch.equal(splits.test.x, load(folder).test.x)
+
+
+def test_train_and_test_folders(halves):
+    splits = load(halves)
+    assert splits.train.class_names == ("8", "9", "10")
+    assert splits.train.x.shape == (12, 1, 4, 6)
+    assert splits.test.y.tolist() == [0, 0, 1, 1, 2, 2]
+    pixels = np.asarray(Image.open(halves / "test" / "9" / "1.png"))
+    np.testing.assert_array_equal(splits.test.x[3, 0].numpy(), pixels)
+
+
+def test_a_missing_test_folder_or_test_class_is_no_problem(halves):
+    for path in (halves / "test" / "8").iterdir():
+        path.unlink()
+    (halves / "test" / "8").rmdir()
+    assert load(halves).test.y.tolist() == [1, 1, 2, 2]
+    (halves / "test").rename(halves / ".hidden")
+    assert len(load(halves).test) == 3
+
+
+def test_hidden_and_system_files_are_ignored(folder):
+    for name in (".DS_Store", "cat/.hidden.txt", "dog/Thumbs.db", "desktop.ini"):
+        (folder / name).write_text("")
+    assert len(load(folder).train) == 16
+
+
+def test_all_kinds_of_images_become_grey_or_rgb(tmp_path):
+    colour, grey = picture(), picture(mode="L")
+    rgb = [
+        write(tmp_path / "a.png", colour),
+        write(tmp_path / "b.png", colour.convert("RGBA")),
+        write(tmp_path / "c.bmp", colour),
+        write(tmp_path / "d.tif", colour),
+        write(tmp_path / "e.webp", colour, lossless=True),
+    ]
+    images = read_images(rgb)
+    assert images.dtype == torch.uint8
+    assert (images == images[:1]).all()
+    np.testing.assert_array_equal(images[0].permute(1, 2, 0).numpy(), np.asarray(colour))
+    palette = grey.convert("RGB").quantize(256)
+    transparent = palette.copy()
+    transparent.info["transparency"] = bytes(range(10))
+    more = [
+        write(tmp_path / "f.jpg", colour, quality=100),
+        write(tmp_path / "g.jpeg", colour.convert("CMYK")),
+        write(tmp_path / "h.gif", palette),
+        write(tmp_path / "i.png", transparent),
+    ]
+    assert read_images(more).shape == (4, 3, 4, 6)
+    greys = [
+        write(tmp_path / "j.png", grey),
+        write(tmp_path / "k.png", grey.convert("LA")),
+        write(tmp_path / "l.pgm", grey),
+    ]
+    assert (read_images(greys) == read_images(greys[:1])).all()
+    black = write(tmp_path / "m.png", grey.convert("1"))
+    assert set(read_images([black]).unique().tolist()) <= {0, 255}
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    image = picture((6, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    turned = read_images([write(tmp_path / "a.png", image, exif=exif)])
+    assert turned.shape == (1, 3, 6, 4)
+
+
+def refuse(path, message, kind=DataError):
+    with pytest.raises(kind, match=message):
+        load(path)
+
+
+def test_mixed_sizes_name_both_files_and_the_remedy(folder):
+    write(folder / "dog" / "3.png", picture((5, 4)))
+    refuse(folder, r"cat/0\.png has 6×4 pixels, RGB and .*dog/3\.png has 5×4 pixels.*-resize 6x4!")
+
+
+def test_mixed_modes_name_both_files(folder):
+    write(folder / "dog" / "3.png", picture(mode="L"))
+    refuse(folder, r"dog/3\.png has 6×4 pixels, grey: resize or convert")
+
+
+@pytest.mark.parametrize("cut", [0, 10, 60, 100])
+def test_an_unreadable_image_is_named(folder, cut):
+    path = folder / "dog" / "3.png"
+    path.write_bytes(path.read_bytes()[:cut])
+    refuse(folder, r"dog/3\.png cannot be read as an image")
+
+
+def test_images_that_would_be_changed_silently(folder):
+    deep = Image.fromarray(DRAW.integers(0, 60000, (4, 6), dtype=np.uint16))
+    write(folder / "cat" / "3.png", deep)
+    refuse(folder, r"cat/3\.png has more than 8 bits")
+    (folder / "cat" / "3.png").unlink()
+    write(folder / "cat" / "3.gif", picture(), save_all=True, append_images=[picture()])
+    refuse(folder, r"cat/3\.gif holds 2 images")
+
+
+def test_folders_that_are_not_as_described(folder, tmp_path_factory):
+    (folder / "cat" / "notes.txt").write_text("")
+    refuse(folder, r"cat/notes\.txt is not an image .*remove it, or hide it")
+    (folder / "cat" / "notes.txt").unlink()
+    (folder / "labels.csv").write_text("")
+    refuse(folder, r"but labels\.csv is a file")
+    (folder / "labels.csv").unlink()
+    (folder / "dog" / "puppies").mkdir()
+    refuse(folder, "holds another folder, puppies")
+    (folder / "dog" / "puppies").rmdir()
+    (folder / "fox").mkdir()
+    refuse(folder, "fox holds no images")
+    write(folder / "fox" / "1.png")
+    refuse(folder, "class 'fox' has one data point")
+    refuse(folder / "cat", r"is a file: move it into the folder of its class")
+    empty = tmp_path_factory.mktemp("empty")
+    refuse(empty, "two classes or more, got 0")
+    write(empty / "only" / "1.png")
+    refuse(empty, "two classes or more, got 1")
+
+
+def test_halves_that_are_not_as_described(halves):
+    write(halves / "test" / "7" / "0.png", picture(mode="L"))
+    refuse(halves, "test/ has classes that train/ does not have: 7")
+    (halves / "val").mkdir()
+    refuse(halves, "only train/ and test/, but it also holds val")
+    (halves / "train").rename(halves / ".train")
+    refuse(halves, "has test/ but no train/")
+    (halves / "train").write_text("")
+    (halves / "val").rmdir()
+    refuse(halves, "train must be a folder")
+
+
+def test_paths_that_lead_nowhere(tmp_path):
+    refuse(tmp_path / "nothing", "there is no file or folder", DataMissingError)
+    refuse("nothing.npz", "there is no file or folder", DataMissingError)
+    (tmp_path / "a.csv").write_text("")
+    refuse(tmp_path / "a.csv", r"must be an \.npz file or a folder")
+    with pytest.raises(DataMissingError, match="there is no image file"):
+        read_images([tmp_path / "a.png"])
+    with pytest.raises(DataError, match="at least one image"):
+        read_images([])
+
+
+IMAGES = DRAW.integers(0, 256, (20, 6, 5), dtype=np.uint8)
+COLOUR = DRAW.integers(0, 256, (20, 6, 5, 3), dtype=np.uint8)
+ROWS = DRAW.normal(size=(20, 4))
+LABELS = np.arange(20) % 2
+
+
+@pytest.fixture
+def npz(tmp_path):
+    def save(**arrays):
+        np.savez(tmp_path / "own.npz", **arrays)
+        return tmp_path / "own.npz"
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("x", "shape"),
+    [
+        (IMAGES, (1, 6, 5)),
+        (IMAGES[..., None], (1, 6, 5)),
+        (IMAGES[:, None], (1, 6, 5)),
+        (COLOUR, (3, 6, 5)),
+        (COLOUR.transpose(0, 3, 1, 2), (3, 6, 5)),
+        (ROWS, (4,)),
+        (ROWS.astype(np.float16), (4,)),
+        (ROWS.astype(">f4"), (4,)),
+    ],
+)
+def test_images_and_rows_of_all_layouts(npz, x, shape):
+    splits = load(npz(x_train=x, y_train=LABELS, x_test=x, y_test=LABELS))
+    assert splits.train.x.shape == (20, *shape)
+    values = splits.train.x.double().flatten(1).sum(1)
+    expected = x.reshape(20, -1).astype(np.float64).sum(1)
+    torch.testing.assert_close(values, torch.from_numpy(expected), rtol=1e-6, atol=1e-6)
+
+
+def test_channels_last_are_moved_and_not_reshaped(npz):
+    splits = load(npz(x_train=COLOUR, y_train=LABELS, x_test=COLOUR, y_test=LABELS))
+    np.testing.assert_array_equal(splits.test.x[:, 2].numpy(), COLOUR[..., 2])
+
+
+@pytest.mark.parametrize(
+    ("y", "names"),
+    [
+        (LABELS, ("0", "1")),
+        (LABELS.astype(np.uint8) * 7 + 3, ("3", "10")),
+        (LABELS - 1, ("-1", "0")),
+        (LABELS.astype(bool), ("False", "True")),
+        (np.array(["dog", "cat"] * 10), ("cat", "dog")),
+        (np.array(["10", "9"] * 10), ("9", "10")),
+        (np.array([b"dog", b"cat"] * 10), ("cat", "dog")),
+    ],
+)
+def test_labels_of_all_kinds_and_the_split(npz, y, names):
+    splits = load(npz(x=ROWS, y=y))
+    assert splits.train.class_names == names
+    assert (len(splits.train), len(splits.test)) == (16, 4)
+    assert sorted(splits.train.y.tolist()) == [0] * 8 + [1] * 8
+    text = [value.decode() if isinstance(value, bytes) else str(value) for value in y.tolist()]
+    original = {tuple(row): label for row, label in zip(ROWS.tolist(), text, strict=True)}
+    for row, number in zip(splits.train.x.tolist(), splits.train.y.tolist(), strict=True):
+        assert names[number] == original[tuple(row)]
+
+
+def test_floating_point_labels_are_regression_targets(npz):
+    splits = load(npz(x=ROWS, y=ROWS[:, 0]))
+    assert splits.train.y.shape == (16, 1)
+    assert splits.train.class_names == ()
+    splits = load(npz(x_train=ROWS, y_train=ROWS[:, :2], x_test=ROWS, y_test=ROWS[:, :2] * 0))
+    assert splits.test.y.shape == (20, 2)
+
+
+NAN = ROWS.copy()
+NAN[7, 2] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": ROWS}, "must hold the arrays x_train, .* or x, y; it holds x$"),
+        ({}, "it holds none"),
+        ({"x_train": ROWS, "y_train": LABELS, "x_test": ROWS}, "it holds x_test, x_train, y_train"),
+        ({"x": ROWS, "y": np.array([{}] * 20)}, "y holds Python objects"),
+        ({"x": ROWS, "y": LABELS[:5]}, r"20 data points and labels of shape \(5,\)"),
+        ({"x": ROWS, "y": LABELS * 0}, "all 20 data points are of class '0'"),
+        ({"x": NAN, "y": LABELS}, "x and y: 1 of 20 rows .* row 7, column 2"),
+        ({"x": ROWS[:0], "y": LABELS[:0]}, "y is empty"),
+        ({"x": ROWS[:, :0], "y": LABELS}, "x and y: the data set is empty"),
+        ({"x": ROWS.astype(int), "y": LABELS}, r"floating point .* got int64 of shape \[20, 4\]"),
+        ({"x": ROWS[:, 0], "y": LABELS}, r"got float64 of shape \[20\]"),
+        ({"x": IMAGES / 255, "y": LABELS}, r"images, uint8 .* got float64 of shape \[20, 6, 5\]"),
+        ({"x": COLOUR[:, :3], "y": LABELS}, r"\[20, 3, 5, 3\] is ambiguous"),
+        ({"x": COLOUR[..., :2], "y": LABELS}, r"\[20, 6, 5, 2\] has no axis of channels"),
+        ({"x": ROWS, "y": LABELS[:, None]}, r"y must be one label .* got \[20, 1\]"),
+        ({"x": ROWS, "y": LABELS.astype(float)}, "y holds whole numbers as float64"),
+        ({"x": ROWS, "y": LABELS * 1j}, "y must be integers, strings or floating point"),
+        ({"x": ROWS, "y": np.array([0] * 19 + [1])}, "class '1' has one data point"),
+        (
+            {"x_train": ROWS, "y_train": LABELS, "x_test": ROWS, "y_test": LABELS + 1},
+            "y_test has classes that y_train has not: 2",
+        ),
+        (
+            {"x_train": ROWS, "y_train": LABELS, "x_test": ROWS, "y_test": ROWS[:, 0]},
+            "y_test must be labels of the same kind as y_train, got float64",
+        ),
+        (
+            {"x_train": ROWS, "y_train": ROWS[:, 0], "x_test": ROWS, "y_test": LABELS},
+            "y_test must be targets like y_train, got int64",
+        ),
+        (
+            {"x_train": ROWS, "y_train": LABELS, "x_test": ROWS[:, :3], "y_test": LABELS},
+            "float64 4 for training and float64 3 for testing",
+        ),
+    ],
+)
+def test_mistakes_in_an_npz_are_explained(npz, arrays, message):
+    path = npz(**arrays)
+    refuse(path, f"^{re.escape(str(path))}: .*{message}")
+
+
+def test_inputs_to_predict_need_no_labels(npz, tmp_path):
+    assert read_inputs(npz(x=COLOUR)).shape == (20, 3, 6, 5)
+    assert read_inputs(npz(x_test=ROWS, y_test=LABELS)).shape == (20, 4)
+    for arrays, message in (
+        ({"y": LABELS}, "must hold the arrays x or x_test; it holds y"),
+        ({"x": NAN}, r"own\.npz: 1 of 20 rows"),
+        ({"x": ROWS[:0]}, "empty"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_inputs(npz(**arrays))
+    with pytest.raises(DataMissingError, match="there is no such file"):
+        read_inputs(tmp_path / "nothing.npz")
+
+
+def test_files_that_are_no_npz(tmp_path, npz):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"not a zip")
+    refuse(path, r"cannot be read as an \.npz file")
+    buffer = io.BytesIO()
+    np.save(buffer, ROWS)
+    path.write_bytes(buffer.getvalue())
+    refuse(path, "one array without a name")
+    whole = npz(x=ROWS, y=LABELS).read_bytes()
+    for size in (0, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        refuse(path, "cannot be read")
+    for place in range(0, len(whole), 13):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        with contextlib.suppress(DataError):  # harmless when the byte means nothing
+            load(path)

@@ -1,0 +1,308 @@
+import json
+import logging
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gramian import SKR, NotPSDError
+from gramian.train.checkpoint import CheckpointError
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.predictor import Predictor
+from gramian.train.run_folder import RunFolder
+from gramian.train.signals import Stopped, StopSignals
+from gramian.train.step import Place, batch_indices
+from gramian.train.trainer import TrainingFailed
+from tests.train.tiny import MODEL, assert_same_weights, config, trainer, weights
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    run = trainer()
+    run.fit()
+    return run
+
+
+def stop_after(run, steps: int) -> None:
+    """Let training stop as by Ctrl-C once so many steps are done."""
+    step = run.train_step
+
+    def train_step():
+        step()
+        if run.step == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    run.train_step = train_step
+
+
+# ---- figures ----
+
+
+def test_a_run_learns_and_reports(uninterrupted):
+    rows = uninterrupted.rows
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["objective"] > rows[0]["objective"]
+    expected = {
+        "objective",
+        "expected_log_likelihood",
+        "total_kl",
+        "kl/stem.gram",
+        "kl/output",
+        "train_accuracy",
+        "test_accuracy",
+        "test_log_likelihood",
+        "test_log_likelihood_clipped",
+        "test_ece",
+        "test_brier",
+        "condition/stem.gram",
+        "seconds",
+        "memory_mb",
+        "lr",
+    }
+    assert expected <= set(rows[0])
+    terms = rows[0]["expected_log_likelihood"] - rows[0]["total_kl"] / 40
+    assert rows[0]["objective"] == pytest.approx(terms, rel=1e-5)
+
+
+def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():
+    orders = []
+    for epoch in range(2):
+        steps = range(3 * epoch, 3 * epoch + 3)
+        order = torch.cat([batch_indices(40, 16, Place(0, step)) for step in steps])
+        assert sorted(order.tolist()) == list(range(40))
+        orders.append(order.tolist())
+    assert orders[0] != orders[1]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted):
+    again, other = trainer(), trainer(config(seed=1))
+    again.fit()
+    other.fit()
+    assert_same_weights(weights(again), weights(uninterrupted))
+    with pytest.raises(AssertionError, match="weights differ"):
+        assert_same_weights(weights(other), weights(uninterrupted))
+
+
+def test_recomputing_activations_changes_nothing(uninterrupted):
+    run = trainer(config(recompute_activations=True))
+    run.fit()
+    assert_same_weights(weights(run), weights(uninterrupted))
+
+
+def test_float64(uninterrupted):
+    run = trainer(config(precision="64-true", max_epochs=1))
+    rows = run.fit()
+    assert run.model.dtype == torch.float64
+    assert rows[0]["objective"] == pytest.approx(uninterrupted.rows[0]["objective"], abs=0.3)
+
+
+# ---- stop and resume ----
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 8])
+def test_a_stopped_run_resumes_bit_exactly_also_in_the_middle_of_an_epoch(
+    tmp_path, steps, uninterrupted
+):
+    first = trainer(folder=RunFolder(tmp_path))
+    stop_after(first, steps)
+    with pytest.raises(Stopped) as stopped:
+        first.fit()
+    assert stopped.value.exit_code == 130
+    second = trainer(folder=RunFolder(tmp_path))
+    second.fit()
+    assert_same_weights(weights(second), weights(uninterrupted))
+    figures = [
+        [{k: v for k, v in row.items() if k not in ("seconds", "memory_mb")} for row in run.rows]
+        for run in (second, uninterrupted)
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_resuming_a_finished_run_trains_no_step(tmp_path, uninterrupted):
+    trainer(folder=RunFolder(tmp_path)).fit()
+    again = trainer(folder=RunFolder(tmp_path))
+    again.train_step = lambda: pytest.fail("a step was trained")
+    again.fit()
+    assert_same_weights(weights(again), weights(uninterrupted))
+
+
+def test_checkpoints_are_written_by_the_clock_too(tmp_path):
+    run = trainer(config(checkpoint_minutes=0.0), RunFolder(tmp_path))
+    stop_after(run, 2)
+    with pytest.raises(Stopped):
+        run.fit()
+    assert [path.name for path in run.folder.checkpoints.paths()] == [
+        "step=00000002.ckpt",
+        "step=00000001.ckpt",
+    ]
+
+
+def test_a_damaged_checkpoint_costs_only_the_way_from_the_one_before(
+    tmp_path, uninterrupted, caplog
+):
+    first = trainer(folder=RunFolder(tmp_path))
+    stop_after(first, 7)
+    with pytest.raises(Stopped):
+        first.fit()
+    newest = first.folder.checkpoints.paths()[0]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    second = trainer(folder=RunFolder(tmp_path))
+    logging.getLogger("gramian").propagate = True
+    second.fit()
+    assert "using the one before" in caplog.text
+    assert_same_weights(weights(second), weights(uninterrupted))
+
+
+def test_a_checkpoint_of_other_settings_or_another_model_is_refused(tmp_path):
+    trainer(config(max_epochs=1), RunFolder(tmp_path)).fit()
+    with pytest.raises(CheckpointError, match=r"other settings \(lr: 0\.01 → 0\.02\)"):
+        trainer(config(max_epochs=1, lr=0.02), RunFolder(tmp_path)).fit()
+    run = trainer(config(max_epochs=1))
+    run.start(resume=False)
+    wider = trainer(config(model=replace(MODEL, num_inducing=(9, 9))))
+    wider.start(resume=False)
+    with pytest.raises(CheckpointError, match="of another model"):
+        wider.load_state(run.state())
+
+
+def test_a_second_signal_interrupts_at_once():
+    with StopSignals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert Stopped(signal.SIGTERM).exit_code == 143
+    assert str(Stopped(signal.SIGTERM)) == "stopped by SIGTERM"
+
+
+# ---- numerical trouble ----
+
+
+def fail_at(run, steps: set[int]) -> None:
+    """Let the objective fail at these steps, the first time they are met."""
+    objective, left = run.objective, set(steps)
+
+    def failing():
+        if run.step in left:
+            left.discard(run.step)
+            error = NotPSDError("K_ii", "float32", 8, 3, -1e-5)
+            error.layer = "stem"
+            raise error
+        return objective()
+
+    run.objective = failing
+
+
+def test_raise_says_epoch_layer_and_remedy():
+    run = trainer()
+    run.start(resume=False)
+    fail_at(run, {4})
+    run.start = lambda resume: None
+    with pytest.raises(TrainingFailed, match=r"epoch 2, step 5: stem: K_ii .* Raise .* jitter"):
+        run.fit()
+    assert TrainingFailed.exit_code == 3
+
+
+def test_skip_leaves_out_the_batch_and_counts(uninterrupted):
+    run = trainer(config(on_numerical_error="skip"))
+    run.start(resume=False)
+    run.start = lambda resume: None
+    fail_at(run, {1, 5})
+    rows = run.fit()
+    assert run.step == uninterrupted.step
+    assert [row["numerical_errors"] for row in rows] == [1, 2, 2]
+
+
+def test_rollback_goes_back_to_the_checkpoint_and_on_with_other_noise(uninterrupted):
+    run = trainer(config(on_numerical_error="rollback"))
+    run.start(resume=False)
+    run.start = lambda resume: None
+    fail_at(run, {5})
+    steps = []
+    step = run.train_step
+    run.train_step = lambda: (steps.append(run.step), step())
+    run.fit()
+    assert steps == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]
+    assert run.attempt == run.num_errors == 1
+    with pytest.raises(AssertionError, match="weights differ"):
+        assert_same_weights(weights(run), weights(uninterrupted))
+
+
+def test_too_many_errors_are_too_many():
+    run = trainer(config(on_numerical_error="skip", max_numerical_errors=2))
+    run.start(resume=False)
+    run.start = lambda resume: None
+    fail_at(run, {1, 2, 3})
+    with pytest.raises(TrainingFailed, match="step 4"):
+        run.fit()
+
+
+def test_an_objective_or_gradient_that_is_not_finite_is_a_numerical_error():
+    run = trainer(config(on_numerical_error="skip", max_epochs=1))
+    run.start(resume=False)
+    before = weights(run)
+    with torch.no_grad():
+        run.model.output.q_mean[0, 0] = torch.inf
+        before["output.q_mean"][0, 0] = torch.inf
+    run.train_step()
+    assert run.num_errors == 1
+    assert_same_weights(weights(run), before)
+
+
+# ---- validation and the end ----
+
+
+def test_patience_stops_and_keeps_the_best():
+    run = trainer(
+        config(max_epochs=8, lr=0.3, patience=1, validation_fraction=0.5), validation=True
+    )
+    rows = run.fit()
+    likelihoods = [row["validation_log_likelihood"] for row in rows]
+    assert len(rows) < 8
+    assert run.best["epoch"] == 1 + likelihoods.index(max(likelihoods))
+    assert torch.equal(run.model.output.q_mean, run.best["model"]["output.q_mean"])
+
+
+def test_the_folder_of_a_run(tmp_path, uninterrupted):
+    folder = RunFolder(tmp_path / "run")
+    run = trainer(folder=folder)
+    folder.start(run.config, {"seed": 0})
+    run.fit()
+    assert {path.name for path in folder.path.iterdir()} == {
+        "config.yaml",
+        "env.json",
+        "metrics.jsonl",
+        "metrics.csv",
+        "checkpoints",
+        "model",
+    }
+    assert folder.read_metrics() == run.rows
+    header, *lines = (folder.path / "metrics.csv").read_text().splitlines()
+    assert header.split(",")[:2] == ["epoch", "step"]
+    assert len(lines) == 3
+    loaded = Predictor.from_pretrained(folder.model)
+    x = run.task.test.x
+    assert torch.equal(loaded.probabilities(x), run.predictor.probabilities(x))
+    assert json.loads((folder.model / "config.json").read_text())["class_names"][3] == "3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_epochs": 0}, "max_epochs must be positive, got 0"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"validation_fraction": 1.0}, r"validation_fraction must be in \[0, 1\)"),
+        ({"patience": 3}, "patience needs a validation set"),
+        ({"kind": "dense"}, "kind dense needs a DenseDKMConfig"),
+    ],
+)
+def test_settings_without_a_meaning(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**changes)
+
+
+def test_sampling_can_be_turned_off():
+    run = trainer(config(max_epochs=1, model=replace(MODEL, skr=SKR.off())))
+    assert run.fit()[0]["objective"] < 0
+    assert isinstance(run.config, TrainConfig)
