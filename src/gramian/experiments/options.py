@@ -30,6 +30,7 @@ def train_parser(words: Sequence[str]) -> ArgumentParser:
     preset, kind = _peek(words)
     parser = ArgumentParser(
         prog="gramian train",
+        allow_abbrev=False,
         description="Train a model. Without options: handwritten digits.",
         default_env=True,
         env_prefix="GRAMIAN_TRAIN_",
@@ -63,11 +64,14 @@ def add_common_options(parser: ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="tracebacks with errors")
 
 
-def train_config(options: Namespace) -> TrainConfig:
+def train_config(parser: ArgumentParser, options: Namespace) -> TrainConfig:
     """The configuration that parsed options describe."""
     names = set(TrainConfig.__dataclass_fields__)
-    values: dict[str, Any] = {key: value for key, value in vars(options).items() if key in names}
-    return TrainConfig(**values)
+    try:
+        built = vars(parser.instantiate(options))
+        return TrainConfig(**{key: value for key, value in built.items() if key in names})
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _peek(words: Sequence[str]) -> tuple[Path | None, str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from gramian.nn.inputs import PatchInput
-from gramian.train import plot_images, plots
+from gramian.train import plots
 from gramian.train.data import Dataset
 from gramian.train.evaluate import evaluate
 from gramian.train.metrics import ClassificationMetrics
+from gramian.train.plots import Figure
 from gramian.train.predictor import Predictor
 from gramian.train.run_folder import Row
 
@@ -39,7 +38,7 @@ def run_plots(
     inputs = predictor.model.inputs
     if isinstance(inputs, PatchInput):
         patches = inputs.inducing_patches.detach().cpu().numpy()
-        yield "inducing_patches", plot_images.inducing_patches(patches)
+        yield "inducing_patches", plots.inducing_patches(patches)
     if test is None or not predictor.class_names:
         return
     metrics = evaluate(predictor, test)
@@ -47,12 +46,12 @@ def run_plots(
     confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
     yield "reliability", plots.reliability_diagram(confidence, accuracy, count)
     counts = metrics.confusion.cpu().numpy()
-    yield "confusion", plot_images.confusion_matrix(counts, predictor.class_names)
+    yield "confusion", plots.confusion_matrix(counts, predictor.class_names)
     if test.x.ndim == 4:
         probabilities = predictor.probabilities(test.x).cpu().numpy()
         yield (
             "certain_images",
-            plot_images.certain_images(
+            plots.certain_images(
                 test.x.numpy(), test.y.numpy(), probabilities, predictor.class_names
             ),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramian.nn.config import DKMConfig
-from gramian.nn.inputs import DenseInput
+from gramian.nn.inputs import DenseInput, Lengthscales
 from gramian.nn.layers import DKMLayer
 from gramian.nn.likelihoods import Categorical, Gaussian
 from gramian.nn.model import DKM, Layer
@@ -22,6 +22,7 @@ class DenseDKMConfig(DKMConfig):
         num_outputs: classes, or targets of a regression.
         num_inducing: P, in every layer.
         num_layers: Gram layers. None at all is a sparse variational Gaussian process.
+        lengthscales: learned scales of the features: none, one, or one a feature.
         likelihood: of the targets.
         noise_var: start value of the Gaussian likelihood's variance.
     """
@@ -30,6 +31,7 @@ class DenseDKMConfig(DKMConfig):
     num_outputs: int = 2
     num_inducing: int = 100
     num_layers: int = 1
+    lengthscales: Lengthscales = "none"
     likelihood: Literal["categorical", "gaussian"] = "categorical"
     noise_var: float = 0.1
     kernel: str = "squared_exponential"
@@ -70,7 +72,7 @@ class DenseDKM(DKM):
         return cls(
             data_shape=(config.num_features,),
             whitening=None,
-            inputs=DenseInput(config.num_inducing, config.num_features),
+            inputs=DenseInput(config.num_inducing, config.num_features, config.lengthscales),
             layers=layers,
             pooling=None,
             kernel=config.build_kernel(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,28 +13,38 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.windows import window_mean
 from gramian.nn.checks import check_features
 
+Lengthscales = Literal["none", "one", "per_feature"]
+
 
 class DenseInput(nn.Module):
     """G⁰ = (1/N) [X_i; x] [X_i; x]ᵀ for rows of N features (Algorithm 1, first line).
 
+    With learned lengthscales ℓ, both x and X_i are divided by ℓ, feature by feature; ℓ starts at 1.
+
     Args:
         num_inducing: P, the number of inducing points.
         num_features: N.
+        lengthscales: none; one learned lengthscale; or one a feature.
     """
 
-    def __init__(self, num_inducing: int, num_features: int) -> None:
+    def __init__(
+        self, num_inducing: int, num_features: int, lengthscales: Lengthscales = "none"
+    ) -> None:
         super().__init__()
         self.inducing_points = nn.Parameter(torch.zeros(num_inducing, num_features))
+        size = {"none": 0, "one": 1, "per_feature": num_features}[lengthscales]
+        self.log_lengthscales = nn.Parameter(torch.zeros(size)) if size else None
 
     def inducing(self) -> Float[Tensor, "Pi Pi"]:
         """G_ii = X_i X_iᵀ / N."""
-        X_i = self.inducing_points
+        X_i = self._scaled(self.inducing_points)
         return X_i @ X_i.mT / X_i.shape[1]
 
     def data(self, x: Float[Tensor, "B N"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
         """G_ti = x X_iᵀ / N and g_tt = |x|² / N."""
+        x, X_i = self._scaled(x), self._scaled(self.inducing_points)
         N = x.shape[1]
-        return GramBlocks(ii, x @ self.inducing_points.mT / N, x.square().sum(1) / N)
+        return GramBlocks(ii, x @ X_i.mT / N, x.square().sum(1) / N)
 
     def forward(self, x: Float[Tensor, "B N"]) -> GramBlocks:
         """All blocks for a batch of rows."""
@@ -50,6 +62,10 @@ class DenseInput(nn.Module):
     ) -> Float[Tensor, "Pi N"]:
         """Distinct rows of ``x`` at random."""
         return _choose(x, len(self.inducing_points), generator, "rows")
+
+    def _scaled(self, x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        """Divide by the lengthscales."""
+        return x if self.log_lengthscales is None else x * (-self.log_lengthscales).exp()
 
 
 class PatchInput(nn.Module):

@@ -24,6 +24,8 @@ log = logging.getLogger("gramian")
 class CheckpointError(Exception):
     """A checkpoint cannot be used: corrupt, of another version, or of another model."""
 
+    exit_code = 1
+
 
 def save(path: Path, state: State) -> None:
     """Write ``state`` (tensors, numbers, texts, lists and dictionaries) with its digest."""

@@ -9,13 +9,14 @@ import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch.autograd.function import FunctionCtx
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.layers import ByPath
 from gramian.nn.model import DKM
-from gramian.nn.norm import GramNorm
+from gramian.nn.norm import GramNorm, mean_over_batch
 from gramian.nn.result import DKMResult
+from gramian.train.config import ConfigError
 
 Forward = Callable[[Tensor, ByPath], DKMResult]
 Precision = Literal["32-true", "64-true", "tf32"]
@@ -50,7 +51,7 @@ class Engine:
         self.fabric.launch()
         if precision == "tf32":
             if self.device.type != "cuda":
-                raise ValueError(f"precision tf32 needs a CUDA device, this is {self.device}")
+                raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
@@ -91,6 +92,12 @@ class Engine:
 
         return forward, optimiser
 
+    def tear_down(self, model: DKM) -> None:
+        """From now on each process is by itself again."""
+        for module in model.modules():
+            if isinstance(module, GramNorm):
+                module.batch_mean = mean_over_batch
+
     def backward(self, loss: Tensor) -> None:
         """Gradients, averaged over the processes."""
         self.fabric.backward(loss)
@@ -125,9 +132,26 @@ class _Plain(nn.Module):
         return result.marginals.mean, result.marginals.var, result.kl, result.seen
 
 
+class _SumOverProcesses(torch.autograd.Function):
+    """Σ over the processes. The gradient is the sum of all processes' gradients."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
 def mean_over_processes(values: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Mean over ``dims`` and over all processes, with gradients."""
     total = values.sum(dims, keepdim=True)
     count = values.new_tensor(values.numel() / total.numel())
     dist.all_reduce(count)
-    return all_reduce(total) / count
+    mean: Tensor = _SumOverProcesses.apply(total) / count
+    return mean

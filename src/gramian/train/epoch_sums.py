@@ -34,6 +34,9 @@ def epoch_row(sums: Sums, engine: Engine, is_classifier: bool) -> Row:
     steps, seconds, clamped = means.pop("steps"), means.pop("seconds"), means.pop("clamped")
     counted = torch.tensor([means.pop("correct"), means.pop("count")], dtype=torch.float64)
     correct, count = engine.total(counted.to(engine.device)).tolist()
+    for name in ("objective", "expected_log_likelihood"):  # each process knows its share only
+        share = torch.tensor(means[name], dtype=torch.float64, device=engine.device)
+        means[name] = engine.total(share).item() / engine.world_size
     row = {name: value / steps for name, value in means.items()}
     if is_classifier:
         row["train_accuracy"] = correct / count

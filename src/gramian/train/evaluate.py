@@ -17,7 +17,10 @@ from gramian.train.predictor import Predictor
 def evaluate(
     predictor: Predictor, data: Dataset, batch_size: int = 256
 ) -> ClassificationMetrics | RegressionMetrics:
-    """Accumulated figures; ``figures`` gives them as numbers."""
+    """Accumulated figures; ``figures`` gives them as numbers.
+
+    With several processes each that calls this evaluates all data by itself.
+    """
     likelihood = predictor.model.likelihood
     device = predictor.model.output.q_mean.device
     samples = predictor.samples()
@@ -26,7 +29,9 @@ def evaluate(
     )
     with torch.no_grad():
         if isinstance(likelihood, Categorical):
-            metrics = ClassificationMetrics(likelihood.num_classes).to(device)
+            metrics = ClassificationMetrics(likelihood.num_classes, sync_on_compute=False).to(
+                device
+            )
             for q, y in batches:
                 metrics.update(
                     likelihood.predict(q, samples),
@@ -35,7 +40,7 @@ def evaluate(
                     likelihood.log_marginal(q, y, samples, clip=True),
                 )
             return metrics
-        regression = RegressionMetrics().to(device)
+        regression = RegressionMetrics(sync_on_compute=False).to(device)
         shift, scale = (samples.new_tensor(values) for values in predictor.target_scale)
         for q, y in batches:
             mean, var = likelihood.predict(q, samples)

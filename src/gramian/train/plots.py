@@ -18,7 +18,7 @@ try:
     import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.colors import to_hex
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 except ImportError as error:
     raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error

@@ -27,6 +27,8 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 class PretrainedError(Exception):
     """A folder does not hold a saved model that this version can read."""
 
+    exit_code = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Predictor:

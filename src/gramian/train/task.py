@@ -35,8 +35,8 @@ class Task:
     augmentation: Augmentation
 
     def inputs(self, raw: Tensor, draw: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Augmented and scaled inputs of a training batch."""
-        return self.scaler(self.augmentation(raw, draw), dtype)
+        """Scaled inputs of a training batch; images are augmented first."""
+        return self.scaler(self.augmentation(raw, draw) if raw.ndim == 4 else raw, dtype)
 
 
 def load_task(config: TrainConfig) -> Task:
@@ -54,6 +54,8 @@ def load_task(config: TrainConfig) -> Task:
             )
         order = torch.randperm(len(train), generator=generator(config.seed, "train size"))
         train = train.subset(order[: config.train_size])
+    if train.x.ndim != 4 and (config.crop_padding or config.flip):
+        raise ConfigError("crop_padding and flip are for images, but the data are rows")
     augmentation = Augmentation(config.crop_padding, config.flip)
     return Task(train, validation, splits.test, fit_scaler(config.data, train), augmentation)
 

@@ -71,14 +71,16 @@ class Trainer:
         self.task = task
         self.config = config
         self.engine = engine
-        self.folder = folder if engine.is_first else None
+        self.folder = folder
+        self.writes = engine.is_first and folder is not None
         self.model = predictor.model.to(engine.dtype).train()
         self.model.recompute_activations = config.recompute_activations
         self.batch_size = min(config.batch_size, len(task.train))
         self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
-        self.quiet = quiet or not engine.is_first
-        self.view = ProgressView(config.max_epochs, self.steps_per_epoch, self.quiet)
+        self.quiet = quiet
+        silent = quiet or not engine.is_first
+        self.view = ProgressView(config.max_epochs, self.steps_per_epoch, silent)
         self.step = 0  # steps done
         self.attempt = 0  # rollbacks done
         self.num_errors = 0  # numerical errors met
@@ -160,7 +162,7 @@ class Trainer:
         self.rows.append(row)
         self._keep_if_best(row)
         self.view.epoch(row)
-        if self.folder is not None:
+        if self.folder is not None and self.writes:
             self.folder.write_metrics(self.rows)
 
     def evaluate(self) -> Row:
@@ -194,8 +196,9 @@ class Trainer:
                 self.task.scaler(self.task.train.x[part], self.engine.dtype).to(self.engine.device)
                 for part in some.split(256)
             )
+        self.engine.tear_down(self.model)
         self.model.eval()
-        if self.folder is not None:
+        if self.folder is not None and self.writes:
             self.predictor.save_pretrained(self.folder.model)
 
     # ---- start, stop, trouble ----
@@ -215,10 +218,10 @@ class Trainer:
         if saved is not None:
             check_same_settings(saved["config"], self.config.to_dict(), FREE)
             self.load_state(saved)
-            log.info("resuming at epoch %.2f", self.step / self.steps_per_epoch)
+            self._say("resuming at epoch %.2f", self.step / self.steps_per_epoch)
         self.last_saved = self.state()
-        if not self.quiet:
-            log.info("%s", expectation(self.task, self.config, self.model, self.trial_seconds()))
+        if not self.quiet:  # all processes try, one says it
+            self._say(expectation(self.task, self.config, self.model, self.trial_seconds()))
 
     def trial_seconds(self) -> float:
         """Seconds for one step, tried without taking it; the first of two warms up."""
@@ -264,7 +267,7 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Keep the state, and write it if the run has a folder."""
         self.last_saved = self.state()
-        if self.folder is not None:
+        if self.folder is not None and self.writes:
             self.folder.checkpoints.save(self.step, self.last_saved)
 
     def numerical_error(self, error: NumericalError) -> None:
@@ -283,6 +286,10 @@ class Trainer:
         num_errors, attempt = self.num_errors, self.attempt + 1
         self.load_state(self.last_saved)
         self.num_errors, self.attempt = num_errors, attempt
+
+    def _say(self, message: str, *values: float) -> None:
+        if self.engine.is_first:
+            log.info(message, *values)
 
     def _keep_if_best(self, row: Row) -> None:
         key = "validation_log_likelihood"

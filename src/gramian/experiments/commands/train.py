@@ -28,9 +28,9 @@ log = logging.getLogger("gramian")
 
 def run(words: Sequence[str]) -> None:
     """Train, evaluate, save, and say where everything is."""
-    options = train_parser(words).parse_args(list(words))
-    options = train_parser(words).instantiate(options)
-    config = train_config(options)
+    parser = train_parser(words)
+    options = parser.parse_args(list(words))
+    config = train_config(parser, options)
     folder = run_folder(config, options)
     task = load_task(config)
     engine = Engine(config.device, config.devices, config.num_nodes, config.precision)

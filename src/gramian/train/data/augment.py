@@ -54,8 +54,9 @@ class Augmentation:
             raise DataError(f"crop_padding must be 0 or more, got {self.crop_padding}")
 
     def __call__(
-        self, images: Shaped[Tensor, "B C H W"], generator: torch.Generator
-    ) -> Shaped[Tensor, "B C H W"]:
-        """Fresh crops and flips of a batch."""
-        cropped = random_crop(images, self.crop_padding, generator)
-        return random_flip(cropped, generator) if self.flip else cropped
+        self, images: Shaped[Tensor, "B *shape"], generator: torch.Generator
+    ) -> Shaped[Tensor, "B *shape"]:
+        """Fresh crops and flips of a batch; rows are possible if both are off."""
+        if self.crop_padding:
+            images = random_crop(images, self.crop_padding, generator)
+        return random_flip(images, generator) if self.flip else images

@@ -94,7 +94,8 @@ def _from_first_source(entry: Entry, by_hand: Path, scratch: Path) -> Arrays:
             corrupt |= isinstance(error, DataIntegrityError)
             problems.append(str(error))
             log.info("%s: %s", entry.name, error)
-    text = f"{entry.name} could not be fetched: {'; '.join(dict.fromkeys(problems))}. {entry.remedy(by_hand)}"
+    why = "; ".join(dict.fromkeys(problems))
+    text = f"{entry.name} could not be fetched: {why}. {entry.remedy(by_hand)}"
     raise DataIntegrityError(text) if corrupt else DataMissingError(text)
 
 
@@ -110,7 +111,7 @@ def _compare(arrays: Arrays, expected: str | None, what: str) -> None:
 def _explain(error: OSError, entry: Entry, path: Path) -> str:
     """What went wrong on the disk, and that nothing was changed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        need = 2 * entry.stored_size + max(source.size for source in entry.sources)
+        need = entry.stored_size + 2 * max(source.size for source in entry.sources)
         return (
             f"the disk of {path.parent} is full: {entry.name} needs about {need / 1e6:.0f} MB "
             "while it is fetched. Nothing was changed; free some space or choose another "

@@ -1,0 +1,300 @@
+"""The program, as a user meets it: every door, and bad input at each."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gramian.experiments.cli import main
+
+TINY = [
+    "--preset", "digits", "--max_epochs", "2", "--train_size", "48", "--batch_size", "16",
+    "--model.num_inducing", "[8,8]", "--model.num_samples", "10",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    assert main(["train", *TINY, "--output", str(folder), "--name", "tiny", "--quiet"]) == 0
+    return folder / "tiny"
+
+
+def outcome(capsys, *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# ---- help ----
+
+
+def test_help_is_quick_and_names_every_command():
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "gramian", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert time.perf_counter() - start < 5  # alone on the machine: 0.1 s, because of the next line
+    assert done.returncode == 0
+    for name in ("train", "evaluate", "predict", "data", "info"):
+        assert name in done.stdout
+    check = "import sys, gramian.experiments.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+def test_version_and_no_words(capsys):
+    assert outcome(capsys, "--version")[1].startswith("gramian 0.")
+    assert outcome(capsys)[0] == 2
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "data", "info"])
+def test_every_command_has_help(capsys, command):
+    code, out, _ = outcome(capsys, command, "--help")
+    assert code == 0
+    assert f"gramian {command}" in out
+
+
+# ---- train ----
+
+
+def test_train_leaves_a_complete_folder(run_folder):
+    names = {path.name for path in run_folder.iterdir()}
+    expected = {"config.yaml", "env.json", "metrics.jsonl", "metrics.csv", "result.json"}
+    assert names == expected | {"checkpoints", "model", "plots"}
+    plots = {path.stem for path in (run_folder / "plots").iterdir()}
+    assert plots >= {"learning_curves", "reliability", "confusion", "certain_images"}
+    assert plots >= {"condition_numbers", "inducing_patches"}
+    environment = json.loads((run_folder / "env.json").read_text())
+    assert {"versions", "commit", "seed", "device"} <= set(environment)
+    result = json.loads((run_folder / "result.json").read_text())
+    assert 0 <= result["figures"]["test"]["accuracy"] <= 1
+
+
+def test_a_run_can_be_repeated_from_its_own_config(run_folder, tmp_path, capsys):
+    config = str(run_folder / "config.yaml")
+    words = ["--config", config, "--output", str(tmp_path), "--name", "b", "--json", "--quiet"]
+    code, out, _ = outcome(capsys, "train", *words, "--plots", "false")
+    assert code == 0
+    before = json.loads((run_folder / "result.json").read_text())["figures"]
+    assert json.loads(out)["figures"] == before
+
+
+def test_print_config_overrides_and_environment(capsys, monkeypatch):
+    monkeypatch.setenv("GRAMIAN_TRAIN__SEED", "5")
+    words = ["train", "--model.skr.gamma_fraction", "null", "--model.nu", "0.5", "--print_config"]
+    code, out, _ = outcome(capsys, *words)
+    assert code == 0
+    assert "seed: 5" in out
+    assert "gamma_fraction: null" in out
+    assert "nu: 0.5" in out
+
+
+def test_dense_models_train_too(tmp_path, capsys):
+    words = ["--data", "sine", "--max_epochs", "4", "--model.num_inducing", "20"]
+    where = ["--output", str(tmp_path), "--json", "--quiet"]
+    code, out, _ = outcome(capsys, "train", *words, *where)
+    assert code == 0
+    assert json.loads(out)["figures"]["test"]["num"] == 178
+
+
+def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
+    code, _, err = outcome(capsys, "train", *TINY, "--dry_run", "--output", str(tmp_path / "x"))
+    assert code == 0
+    for words in ("48 training points", "parameters", "MB for a step", "6 steps", "about"):
+        assert words in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_progress_is_a_line_an_epoch_when_not_a_terminal(tmp_path, capsys):
+    words = ["--output", str(tmp_path), "--plots", "false"]
+    code, out, err = outcome(capsys, "train", *TINY, *words)
+    assert code == 0
+    assert [line[:9] for line in err.splitlines() if line.startswith("epoch")] == [
+        "epoch 1/2",
+        "epoch 2/2",
+    ]
+    assert "run folder" in out
+
+
+# ---- evaluate, predict, info, data ----
+
+
+def test_evaluate_gives_the_figures_of_the_run(run_folder, capsys):
+    code, out, _ = outcome(capsys, "evaluate", str(run_folder), "--json")
+    assert code == 0
+    test = json.loads((run_folder / "result.json").read_text())["figures"]["test"]
+    assert json.loads(out)["accuracy"] == test["accuracy"]
+    assert outcome(capsys, "evaluate", str(run_folder))[1].count("accuracy") == 1
+
+
+def test_predict_images_and_arrays(run_folder, tmp_path, capsys):
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 8, 8), dtype=np.uint8)
+    paths = []
+    for number, image in enumerate(pixels):
+        paths.append(str(tmp_path / f"{number}.png"))
+        Image.fromarray(image).save(paths[-1])
+    np.savez(tmp_path / "x.npz", x=pixels)
+    code, images, _ = outcome(capsys, "predict", str(run_folder), *paths)
+    assert code == 0
+    header, *rows = images.splitlines()
+    assert header == "input,class,probability,entropy,latent_variance"
+    assert len(rows) == 3
+    table = tmp_path / "table.csv"
+    words = ["predict", str(run_folder), str(tmp_path / "x.npz"), "--output", str(table)]
+    assert outcome(capsys, *words)[0] == 0
+    ours = [line.split(",")[1:] for line in rows]
+    assert [line.split(",")[1:] for line in table.read_text().splitlines()[1:]] == ours
+    code, out, _ = outcome(capsys, "predict", str(run_folder), paths[0], "--json")
+    assert json.loads(out)["class"] == ours[0][0]
+
+
+def test_info(run_folder, capsys):
+    code, out, _ = outcome(capsys, "info", str(run_folder), "--json")
+    assert code == 0
+    assert json.loads(out)["input"] == [1, 8, 8]
+    assert "torch" in outcome(capsys, "info")[1]
+
+
+def test_data_list_and_verify(capsys, tmp_path):
+    code, out, _ = outcome(capsys, "data", "list", "--json", "--data_dir", str(tmp_path))
+    assert code == 0
+    assert {"digits", "sine", "cifar10", "cifar100", "mnist", "fashion_mnist"} == {
+        info["name"] for info in json.loads(out)
+    }
+    assert "digits" in outcome(capsys, "data", "list")[1]
+    code, _, err = outcome(capsys, "data", "verify", "cifar10", "--data_dir", str(tmp_path))
+    assert code == 4
+    assert "gramian data fetch cifar10" in err
+
+
+# ---- bad input at every door ----
+
+
+def npz(folder, **arrays):
+    path = folder / "own.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+ROWS = np.random.default_rng(0).normal(size=(20, 3))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["tain"], 2, "unknown command 'tain'"),
+        (["train", "--max_epoch", "3"], 2, "max_epoch"),
+        (["train", "--model.nuu", "3"], 2, "nuu"),
+        (["train", "--lr", "fast"], 2, "fast"),
+        (["train", "--lr", "-1"], 2, "lr must be positive, got -1"),
+        (["train", "--model.kernel", "linear"], 2, "unknown kernel 'linear'"),
+        (["train", "--preset", "imagenet"], 2, "unknown preset 'imagenet'"),
+        (["train", "--kind", "graph"], 2, "unknown kind 'graph'"),
+        (["train", "--config", "missing.yaml"], 2, "missing.yaml"),
+        (["train", "--data", "imagenet"], 4, "imagenet"),
+        (["train", "--data", "cifar10", "--data_dir", "nowhere"], 4, "gramian data fetch cifar10"),
+        (["train", "--kind", "dense", "--preset", "none"], 2, "use kind conv"),
+        (["train", "--data", "sine", "--kind", "conv", "--preset", "none"], 2, "use kind dense"),
+        (["train", "--train_size", "1"], 2, "train_size must be between 2 and"),
+        (["train", "--precision", "tf32"], 2, "tf32 needs a CUDA device"),
+        (["train", "--resume", "nowhere"], 2, "no run with checkpoints"),
+        (["evaluate", "nowhere"], 1, "config.json is missing"),
+        (["predict", "nowhere", "a.png"], 1, "config.json is missing"),
+        (["info", "nowhere"], 1, "config.json is missing"),
+        (["data", "fetch"], 2, "needs the name"),
+        (["data", "fetch", "imagenet"], 4, "imagenet"),
+        (["data", "burn"], 2, "burn"),
+    ],
+)
+def test_bad_words(capsys, tmp_path, monkeypatch, words, code, message):
+    monkeypatch.chdir(tmp_path)
+    got, out, err = outcome(capsys, *words)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": ROWS}, "must hold the arrays"),
+        ({"x": ROWS, "y": np.zeros(20, int)}, "class"),
+        ({"x": ROWS * np.nan, "y": np.arange(20) % 2}, "NaN"),
+        ({"x": ROWS[:0], "y": np.arange(0)}, "empty"),
+        ({"x": ROWS, "y": np.arange(19) % 2}, "19"),
+        ({"x": ROWS.astype(complex), "y": np.arange(20) % 2}, "complex"),
+        ({"x": np.array([{}] * 20), "y": np.arange(20) % 2}, "Python objects"),
+    ],
+)
+def test_bad_own_data(capsys, tmp_path, arrays, message):
+    words = ["train", "--kind", "dense", "--data", npz(tmp_path, **arrays)]
+    code, _, err = outcome(capsys, *words, "--output", str(tmp_path / "runs"))
+    assert code == 4
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_bad_inputs_to_predict(capsys, run_folder, tmp_path):
+    small, broken = tmp_path / "small.png", tmp_path / "broken.png"
+    Image.fromarray(np.zeros((5, 5), np.uint8)).save(small)
+    broken.write_bytes(b"not an image")
+    good = tmp_path / "good.png"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(good)
+    for inputs, code, message in [
+        ([str(small)], 2, "shape (1, 8, 8), got (1, 5, 5)"),
+        ([str(broken)], 4, "broken.png"),
+        ([str(tmp_path / "none.png")], 4, "none.png"),
+        ([str(good), str(small)], 4, "small.png"),
+        ([str(tmp_path / "none.npz")], 4, "none.npz"),
+        ([str(good), "x.npz"], 2, "either image files or one .npz"),
+    ]:
+        got, out, err = outcome(capsys, "predict", str(run_folder), *inputs)
+        assert (got, out) == (code, ""), err
+        assert message in err
+        assert "Traceback" not in err
+
+
+def test_an_output_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = outcome(capsys, "train", *TINY, "--output", str(tmp_path / "file"), "--quiet")
+    assert code == 1
+    assert "file" in err
+    assert "Traceback" not in err
+
+
+def test_a_checkpoint_of_other_settings(capsys, run_folder):
+    words = ["--output", str(run_folder.parent), "--name", run_folder.name, "--lr", "0.02"]
+    code, _, err = outcome(capsys, "train", *TINY, *words, "--quiet")
+    assert code == 1
+    assert "lr: 0.01 → 0.02" in err
+
+
+def test_a_damaged_model(capsys, run_folder, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((run_folder / "model" / name).read_bytes())
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    code, _, err = outcome(capsys, "info", str(tmp_path))
+    assert code == 1
+    assert "cannot be read" in err
+    (tmp_path / "config.json").write_text("{")
+    assert outcome(capsys, "info", str(tmp_path))[0] == 1
+
+
+def test_data_with_other_classes(capsys, run_folder):
+    code, _, err = outcome(capsys, "evaluate", str(run_folder), "--data", "sine")
+    assert code == 2
+    assert "the model knows the classes" in err
+
+
+def test_an_unexpected_error_shows_its_traceback(capsys, monkeypatch):
+    monkeypatch.setattr(
+        "gramian.experiments.commands.info.describe_installation", lambda: 1 / 0, raising=True
+    )
+    code, _, err = outcome(capsys, "info")
+    assert code == 1
+    assert "ZeroDivisionError" in err
