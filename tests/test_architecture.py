@@ -41,7 +41,7 @@ def test_the_library_sets_nothing_global():
 
 def test_the_readme_fits_on_a_screen_and_its_example_runs(capsys):
     readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) < 60
+    assert len(readme.splitlines()) < 70
     code = readme.split("```python\n")[1].split("```")[0]
     assert len(code.splitlines()) <= 13
     scope: dict[str, object] = {}

@@ -109,7 +109,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
 
 
 def test_progress_is_a_line_an_epoch_when_not_a_terminal(tmp_path, capsys):
-    words = ["--output", str(tmp_path), "--plots", "false"]
+    words = ["--output", str(tmp_path), "--plots", "false", "--tensorboard", "true"]
     code, out, err = outcome(capsys, "train", *TINY, *words)
     assert code == 0
     assert [line[:9] for line in err.splitlines() if line.startswith("epoch")] == [
@@ -117,6 +117,7 @@ def test_progress_is_a_line_an_epoch_when_not_a_terminal(tmp_path, capsys):
         "epoch 2/2",
     ]
     assert "run folder" in out
+    assert list(tmp_path.glob("*/tensorboard/events*"))
 
 
 # ---- evaluate, predict, info, data ----

@@ -11,8 +11,8 @@ from gramian.nn.conv import KernelConv, MixingStart
 from gramian.nn.inputs import PatchInput
 from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import Categorical
-from gramian.nn.model import DKM, Layer, Pooling
-from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.model import DKM, Layer
+from gramian.nn.pooling import NystromMean, Pooling, SpatialMean
 from gramian.nn.whitening import ZCA
 
 Space = tuple[int, ...]

@@ -20,12 +20,11 @@ from gramian.nn.layers import BlockState, ByPath, DKMLayer, LayerState, Residual
 from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
 from gramian.nn.norm import GramNorm
 from gramian.nn.output import GPOutput
-from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.pooling import Pooling
 from gramian.nn.result import DKMResult, InducingChain
 from gramian.nn.whitening import ZCA
 
 Layer = DKMLayer | ResidualBlock
-Pooling = SpatialMean | NystromMean
 
 
 class DKM(nn.Module):
@@ -193,7 +192,7 @@ class DKM(nn.Module):
             inducing = self.inputs.choose_inducing(source, generator)
         self.inputs.set_inducing_(inducing)
         for module in self.modules():
-            if isinstance(module, KernelConv | SpatialMean | NystromMean):
+            if isinstance(module, KernelConv | Pooling):
                 module.start_(generator)
         noise = self.draw_noise(generator)
         self.start_grams_(noise)

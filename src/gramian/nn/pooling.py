@@ -14,6 +14,7 @@ diagonal of G_tt is carried along. Two answers, which share ii and ti:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
@@ -23,34 +24,31 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.linalg import cholesky, solve_lower
 
 
-class SpatialMean(nn.Module):
-    """ii = G_ii, ti = (1/S) Σ_r G_ti(r), tt = (1/S) Σ_r g_tt(r), with S pixels r.
+class Pooling(nn.Module, ABC):
+    """The two halves of a pooling, and the mixing C = raw_mixing / √P_in if it has one."""
 
-    With mixing: ii = (1/S) Σ_r C_r G_ii C_rᵀ and ti = (1/S) Σ_r G_ti(r) C_rᵀ.
+    raw_mixing: nn.Parameter | None
 
-    Args:
-        mixing_shape: (P_out, S, P_in) for a mixing C, or None.
-    """
-
-    def __init__(self, mixing_shape: tuple[int, int, int] | None = None) -> None:
+    def __init__(self, mixing_shape: tuple[int, ...] | None) -> None:
         super().__init__()
-        self.raw_mixing = _zeros(mixing_shape)
+        self.raw_mixing = None
+        if mixing_shape is not None:
+            self.raw_mixing = nn.Parameter(torch.zeros(mixing_shape))
 
+    @property
+    def mixing(self) -> Tensor | None:
+        """C, or None."""
+        if self.raw_mixing is None:
+            return None
+        return self.raw_mixing / math.sqrt(self.raw_mixing.shape[-1])
+
+    @abstractmethod
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
         """The inducing block after pooling."""
-        if self.raw_mixing is None:
-            return G_ii
-        C = _mixing(self.raw_mixing)  # [Po, S, Pi]
-        return (C @ G_ii).flatten(1) @ C.flatten(1).mT / C.shape[1]
 
+    @abstractmethod
     def data(self, gram: GramBlocks, pooled_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
         """The data blocks after pooling."""
-        ti, tt_diag = gram.ti.flatten(1, -2), gram.tt_diag.flatten(1)
-        if self.raw_mixing is None:
-            return GramBlocks(pooled_ii, ti.mean(1), tt_diag.mean(1))
-        C = _mixing(self.raw_mixing)
-        mixed = ti.flatten(1) @ C.flatten(1).mT / C.shape[1]
-        return GramBlocks(pooled_ii, mixed, tt_diag.mean(1))
 
     def forward(self, gram: GramBlocks) -> GramBlocks:
         """Pool all blocks."""
@@ -63,7 +61,36 @@ class SpatialMean(nn.Module):
             self.raw_mixing.normal_(generator=generator)
 
 
-class NystromMean(nn.Module):
+class SpatialMean(Pooling):
+    """ii = G_ii, ti = (1/S) Σ_r G_ti(r), tt = (1/S) Σ_r g_tt(r), with S pixels r.
+
+    With mixing: ii = (1/S) Σ_r C_r G_ii C_rᵀ and ti = (1/S) Σ_r G_ti(r) C_rᵀ.
+
+    Args:
+        mixing_shape: (P_out, S, P_in) for a mixing C, or None.
+    """
+
+    def __init__(self, mixing_shape: tuple[int, int, int] | None = None) -> None:
+        super().__init__(mixing_shape)
+
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
+        """The inducing block after pooling."""
+        C = self.mixing  # [Po, S, Pi]
+        if C is None:
+            return G_ii
+        return (C @ G_ii).flatten(1) @ C.flatten(1).mT / C.shape[1]
+
+    def data(self, gram: GramBlocks, pooled_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
+        """The data blocks after pooling."""
+        ti, tt_diag = gram.ti.flatten(1, -2), gram.tt_diag.flatten(1)
+        C = self.mixing
+        if C is None:
+            return GramBlocks(pooled_ii, ti.mean(1), tt_diag.mean(1))
+        mixed = ti.flatten(1) @ C.flatten(1).mT / C.shape[1]
+        return GramBlocks(pooled_ii, mixed, tt_diag.mean(1))
+
+
+class NystromMean(Pooling):
     """ti = m = (1/S) Σ_r G_ti(r), tt = m G_ii⁻¹ mᵀ + (1/S²) Σ_r (g_tt(r) − G_ti(r) G_ii⁻¹ G_it(r)).
 
     With mixing: ii = C G_ii Cᵀ and ti = m Cᵀ; tt as without.
@@ -73,15 +100,12 @@ class NystromMean(nn.Module):
     """
 
     def __init__(self, mixing_shape: tuple[int, int] | None = None) -> None:
-        super().__init__()
-        self.raw_mixing = _zeros(mixing_shape)
+        super().__init__(mixing_shape)
 
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
         """The inducing block after pooling."""
-        if self.raw_mixing is None:
-            return G_ii
-        C = _mixing(self.raw_mixing)
-        return C @ G_ii @ C.mT
+        C = self.mixing
+        return G_ii if C is None else C @ G_ii @ C.mT
 
     def data(self, gram: GramBlocks, pooled_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
         """The data blocks after pooling."""
@@ -92,25 +116,5 @@ class NystromMean(nn.Module):
         explained_mean = solve_lower(L, m.mT).square().sum(0)
         explained = solve_lower(L, ti.flatten(0, 1).mT).square().sum(0).view_as(tt_diag)
         g = explained_mean + (tt_diag - explained).sum(1) / S**2
-        if self.raw_mixing is not None:
-            m = m @ _mixing(self.raw_mixing).mT
-        return GramBlocks(pooled_ii, m, g)
-
-    def forward(self, gram: GramBlocks) -> GramBlocks:
-        """Pool all blocks."""
-        return self.data(gram, self.inducing(gram.ii))
-
-    @torch.no_grad()
-    def start_(self, generator: torch.Generator) -> None:
-        """Draw start values of the mixing: standard normals."""
-        if self.raw_mixing is not None:
-            self.raw_mixing.normal_(generator=generator)
-
-
-def _zeros(shape: tuple[int, ...] | None) -> nn.Parameter | None:
-    return None if shape is None else nn.Parameter(torch.zeros(shape))
-
-
-def _mixing(raw_mixing: Tensor) -> Tensor:
-    """C = raw_mixing / √P_in."""
-    return raw_mixing / math.sqrt(raw_mixing.shape[-1])
+        C = self.mixing
+        return GramBlocks(pooled_ii, m if C is None else m @ C.mT, g)

@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -16,6 +17,7 @@ from gramian.train.cost import expectation
 from gramian.train.engine import Engine
 from gramian.train.epoch_sums import add_step, epoch_row
 from gramian.train.evaluate import condition_numbers, evaluate, figures
+from gramian.train.patience import Best, best_of, is_over
 from gramian.train.predictor import Predictor
 from gramian.train.progress import ProgressView
 from gramian.train.run_folder import Row, RunFolder, peak_memory_mb
@@ -54,6 +56,7 @@ class Trainer:
         engine: device, precision and processes.
         folder: where the run is recorded; None for no record.
         quiet: show no progress.
+        on_epoch: called with the figures of each epoch.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Trainer:
         engine: Engine,
         folder: RunFolder | None = None,
         quiet: bool = False,
+        on_epoch: Callable[[Row], object] | None = None,
     ) -> None:
         if engine.world_size > 1 and config.on_numerical_error != "raise":
             raise ConfigError("with several processes on_numerical_error must be raise")
@@ -71,6 +75,7 @@ class Trainer:
         self.task = task
         self.config = config
         self.engine = engine
+        self.on_epoch = on_epoch
         self.folder = folder
         self.writes = engine.is_first and folder is not None
         self.model = predictor.model.to(engine.dtype).train()
@@ -86,7 +91,7 @@ class Trainer:
         self.num_errors = 0  # numerical errors met
         self.sums: dict[str, int | float] = {}  # of the epoch under way
         self.rows: list[Row] = []
-        self.best: State | None = None
+        self.best: Best | None = None
         self.last_saved: State | None = None
 
     # ---- the loop ----
@@ -94,9 +99,10 @@ class Trainer:
     def fit(self, resume: bool = True) -> list[Row]:
         """Train to the end; a row of figures an epoch."""
         self.start(resume)
+        patience = self.config.patience
         saved_at = time.monotonic()
         with StopSignals() as stop, self.view:
-            while self.step < self.total_steps and not self.out_of_patience():
+            while self.step < self.total_steps and not is_over(self.best, self.rows, patience):
                 self.train_step()
                 ended = self.step % self.steps_per_epoch == 0 and bool(self.sums)
                 if ended:
@@ -160,8 +166,11 @@ class Trainer:
         if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:
             row |= self.evaluate()
         self.rows.append(row)
-        self._keep_if_best(row)
+        if self.config.patience is not None:
+            self.best = best_of(self.best, row, self.model)
         self.view.epoch(row)
+        if self.on_epoch is not None and self.engine.is_first:
+            self.on_epoch(row)
         if self.folder is not None and self.writes:
             self.folder.write_metrics(self.rows)
 
@@ -176,14 +185,6 @@ class Trainer:
             numbers = condition_numbers(self.model)
             row |= {f"condition/{path}": value for path, value in numbers.items()}
         return row
-
-    def out_of_patience(self) -> bool:
-        """Whether the validation log-likelihood has not improved for too long."""
-        if self.config.patience is None or self.best is None:
-            return False
-        evaluated = [row for row in self.rows if "validation_log_likelihood" in row]
-        since = sum(row["epoch"] > self.best["epoch"] for row in evaluated)
-        return since >= self.config.patience
 
     def finish(self) -> None:
         """Take the best model if patience chose one, make the statistics exact, and save it."""
@@ -290,11 +291,3 @@ class Trainer:
     def _say(self, message: str, *values: float) -> None:
         if self.engine.is_first:
             log.info(message, *values)
-
-    def _keep_if_best(self, row: Row) -> None:
-        key = "validation_log_likelihood"
-        if self.config.patience is None or key not in row:
-            return
-        if self.best is None or row[key] > self.best[key]:
-            model = copy.deepcopy(self.model.state_dict())
-            self.best = {"model": model, "epoch": row["epoch"], key: row[key]}

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ def run(words: Sequence[str]) -> None:
     task = load_task(config)
     engine = Engine(config.device, config.devices, config.num_nodes, config.precision)
     predictor = build_predictor(config, task)
-    trainer = Trainer(predictor, task, config, engine, folder, quiet=options.quiet)
+    on_epoch = tensorboard_writer(folder) if options.tensorboard and not options.dry_run else None
+    trainer = Trainer(predictor, task, config, engine, folder, options.quiet, on_epoch)
     if options.dry_run:
         trainer.start(resume=options.resume != "never")
         return
@@ -81,6 +82,22 @@ def build_predictor(config: TrainConfig, task: Task) -> Predictor:
         scale = (tuple(y.mean(0).tolist()), tuple(y.std(0).tolist()))
     model = build_model(model_config)
     return Predictor(model, model_config, task.scaler, task.train.class_names, scale)
+
+
+def tensorboard_writer(folder: RunFolder) -> Callable[[Row], None]:
+    """A function that writes an epoch's figures as TensorBoard events."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("--tensorboard needs: pip install 'gramian[log]'") from None
+    writer = SummaryWriter(folder.path / "tensorboard")
+
+    def write(row: Row) -> None:
+        for name, value in row.items():
+            writer.add_scalar(name, value, int(row["epoch"]))
+        writer.flush()
+
+    return write
 
 
 def summarise(trainer: Trainer, rows: list[Row], seconds: float) -> dict[str, Any]:
