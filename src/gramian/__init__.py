@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from gramian.nn.model import DKM as DKM
     from gramian.nn.norm import NormChoice as NormChoice
     from gramian.nn.result import DKMResult as DKMResult
+    from gramian.train.estimators.images import ConvDKMClassifier as ConvDKMClassifier
+    from gramian.train.estimators.tables import DKMClassifier as DKMClassifier
+    from gramian.train.estimators.tables import DKMRegressor as DKMRegressor
     from gramian.train.objective import Terms as Terms
     from gramian.train.objective import objective as objective
     from gramian.train.predictor import Predictor as Predictor
@@ -38,7 +41,10 @@ _HOME = {
     "SKR": "gram.skr",
     "Categorical": "nn.likelihoods",
     "ConvDKM": "nn.conv_dkm",
+    "ConvDKMClassifier": "train.estimators.images",
     "ConvDKMConfig": "nn.conv_dkm",
+    "DKMClassifier": "train.estimators.tables",
+    "DKMRegressor": "train.estimators.tables",
     "DKMResult": "nn.result",
     "DenseDKM": "nn.dense_dkm",
     "DenseDKMConfig": "nn.dense_dkm",

@@ -312,13 +312,28 @@ def test_whitening_survives_fewer_images_than_pixels_and_flat_channels():
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape"), [(DenseInput(3, 2), (4, 2)), (PatchInput(3, 2), (1, 2, 4, 3))]
+    ("layer", "shape"),
+    [
+        (DenseInput(3, 2), (4, 2)),
+        (DenseInput(3, 2, "one"), (4, 2)),
+        (DenseInput(3, 2, "per_feature"), (4, 2)),
+        (PatchInput(3, 2), (1, 2, 4, 3)),
+    ],
 )
 def test_gradients_of_inputs(layer, shape):
     layer = random_(layer.double())
     x = torch.randn(shape, generator=generator(0), dtype=torch.float64, requires_grad=True)
-    (parameter,) = layer.parameters()
-    assert torch.autograd.gradcheck(lambda *_: flatten(layer(x)), [x, parameter])
+    assert torch.autograd.gradcheck(lambda *_: flatten(layer(x)), [x, *layer.parameters()])
+
+
+def test_lengthscales_divide_the_features():
+    layer = random_(DenseInput(3, 2, "per_feature").double())
+    x = torch.randn(4, 2, generator=generator(0), dtype=torch.float64)
+    scales = layer.log_lengthscales.exp()
+    plain = DenseInput(3, 2).double()
+    plain.set_inducing_((layer.inducing_points / scales).detach())
+    for ours, theirs in zip(flatten(layer(x)), flatten(plain(x / scales)), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("divergence", ["exact", "taylor", "taylor_symmetric"])

@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = importlib.import_module(f"gramian.experiments.commands.{words[0]}")
         command.run(words[1:])
-    except KeyboardInterrupt:
-        return fail("interrupted", 130)
+    except KeyboardInterrupt as stop:  # or Stopped, after a checkpoint was written
+        return fail(str(stop) or "interrupted", getattr(stop, "exit_code", 130))
     except SystemExit as stop:  # jsonargparse has said what is wrong
         return stop.code if isinstance(stop.code, int) else 1
     except Exception as error:

@@ -53,18 +53,20 @@ class Predictor:
     target_scale: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (1.0,))
     seed: int = 0
 
-    @torch.no_grad()
     def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
         """q(f) in batches. What does not depend on the data is computed once."""
         was_training = self.model.training
         self.model.eval()
         try:
-            chain = self.model.inducing_chain({})
+            with torch.no_grad():
+                chain = self.model.inducing_chain({})
             device = self.model.output.q_mean.device
             for batch in x.split(batch_size):
                 inputs = self.scaler(batch, self.model.dtype).to(device)
                 self.model.check_data(inputs)
-                yield self.model.propagate(inputs, chain).marginals
+                with torch.no_grad():  # not around the yield: it would leak into the caller
+                    q = self.model.propagate(inputs, chain).marginals
+                yield q
         finally:
             self.model.train(was_training)
 

@@ -7,8 +7,11 @@ import threading
 from types import FrameType, TracebackType
 
 
-class Stopped(Exception):
-    """Training was stopped by a signal, after a checkpoint was written."""
+class Stopped(KeyboardInterrupt):
+    """Training was stopped by a signal, after a checkpoint was written.
+
+    A KeyboardInterrupt, so that no ``except Exception`` on the way up goes on regardless.
+    """
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)

@@ -143,7 +143,8 @@ class Trainer:
         """The objective at the present step."""
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
-        shift, scale = (torch.tensor(values) for values in self.predictor.target_scale)
+        scales = self.predictor.target_scale
+        shift, scale = (torch.tensor(values, dtype=torch.float64) for values in scales)
         return step_objective(
             self.forward, self.model, self.task, indices, place, self.engine, (shift, scale)
         )

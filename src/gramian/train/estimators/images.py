@@ -13,10 +13,10 @@ from torch import Tensor
 
 from gramian.gram.skr import SKR
 from gramian.nn.conv_dkm import ConvDKMConfig
-from gramian.train.classifier_base import ProbabilisticClassifier
 from gramian.train.data import Augmentation, Normaliser
-from gramian.train.estimator_base import Plan
-from gramian.train.estimator_tools import Array, check_count, no_type_check, tensor
+from gramian.train.estimators.base import Plan
+from gramian.train.estimators.classifier import ProbabilisticClassifier
+from gramian.train.estimators.tools import Array, check_count, no_type_check, tensor
 
 BATCH = 64
 

@@ -8,12 +8,17 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
 from torch import Tensor
 
 from gramian.train.data import Dataset
-from gramian.train.estimator_base import DKMEstimator
-from gramian.train.estimator_tools import Array, tensor
+from gramian.train.estimators.base import DKMEstimator
+from gramian.train.estimators.tools import Array, tensor
 
 Me = TypeVar("Me", bound="ProbabilisticClassifier")
 
@@ -25,6 +30,7 @@ class ProbabilisticClassifier(ClassifierMixin, DKMEstimator):  # type: ignore[mi
 
     def _class_numbers(self, y: Any, classes: Any = None) -> tuple[Tensor, tuple[str, ...]]:
         """Class numbers and class names; sets ``classes_`` unless they are known."""
+        y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         known = hasattr(self, "predictor_")

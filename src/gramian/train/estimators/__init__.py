@@ -1,0 +1,6 @@
+"""Deep kernel machines as scikit-learn estimators, for tables and for images."""
+
+from gramian.train.estimators.images import ConvDKMClassifier
+from gramian.train.estimators.tables import DKMClassifier, DKMRegressor
+
+__all__ = ["ConvDKMClassifier", "DKMClassifier", "DKMRegressor"]

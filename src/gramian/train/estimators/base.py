@@ -1,0 +1,274 @@
+"""What all scikit-learn estimators of this library share: training, state, files."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from gramian.nn.config import DKMConfig
+from gramian.train.config import Kind, TrainConfig, build_model
+from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
+from gramian.train.engine import Engine
+from gramian.train.estimators.streaming import Stream, stream_
+from gramian.train.estimators.tools import Array, TargetScale, no_type_check
+from gramian.train.files import write_text_atomically
+from gramian.train.natural import NaturalTrainer
+from gramian.train.predictor import Predictor, PretrainedError
+from gramian.train.run_folder import Row
+from gramian.train.seeds import generator
+from gramian.train.task import Task
+from gramian.train.trainer import Trainer
+
+ESTIMATOR = "estimator.json"
+Me = TypeVar("Me", bound="DKMEstimator")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes that depend on the number of training points."""
+
+    num_inducing: int | tuple[int, ...]
+    batch_size: int
+    max_epochs: int
+
+
+class DKMEstimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator around a ``Predictor`` and a ``Trainer``.
+
+    A subclass has the constructor arguments that are read here, says in ``_plan``,
+    ``_model_config`` and ``_augmentation`` what they mean, and turns arrays into data sets.
+    """
+
+    kind: ClassVar[Kind]
+    trainer: ClassVar[type[Trainer]] = Trainer
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
+
+    predictor_: Predictor
+    history_: list[Row]
+    n_iter_: int
+    _stream: Stream | None
+
+    @no_type_check
+    def __init__(
+        self,
+        *,
+        lr: float,
+        schedule: Literal["steps", "cosine", "one_cycle", "constant"],
+        precision: Literal["32-true", "64-true", "tf32"],
+        device: str,
+        random_state: int | np.random.RandomState | None,
+        warm_start: bool,
+        early_stopping: bool,
+        validation_fraction: float,
+        n_iter_no_change: int,
+        verbose: bool | int,
+    ) -> None:
+        self.lr = lr
+        self.schedule = schedule
+        self.precision = precision
+        self.device = device
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.verbose = verbose
+
+    # ---- what a subclass says ----
+
+    @abstractmethod
+    def _plan(self, num_data: int) -> Plan:
+        """Inducing points, batch size and epochs for so many training points."""
+
+    @abstractmethod
+    def _model_config(self, x: Tensor, num_outputs: int, plan: Plan) -> DKMConfig:
+        """The model for these data."""
+
+    @abstractmethod
+    def _fit_scaler(self, x: Tensor) -> Scaler:
+        """The scaling of the inputs, fitted."""
+
+    @abstractmethod
+    def _facts(self) -> dict[str, Any]:
+        """Fitted attributes that the predictor does not hold, as JSON values."""
+
+    @abstractmethod
+    def _restore(self, facts: dict[str, Any]) -> None:
+        """The inverse of ``_facts``."""
+
+    def _augmentation(self) -> Augmentation:
+        """Random changes of training images."""
+        return Augmentation(crop_padding=0, flip=False)
+
+    # ---- training ----
+
+    @property
+    def model_(self) -> Any:
+        """The trained model, a torch module."""
+        if "predictor_" not in vars(self):
+            raise AttributeError("model_: this estimator is not fitted yet")
+        return self.predictor_.model
+
+    def _continues(self) -> bool:
+        """Whether the next fit goes on from the present weights."""
+        return bool(self.warm_start) and hasattr(self, "predictor_")
+
+    def _fit(self, data: Dataset, target_scale: TargetScale = ((0.0,), (1.0,))) -> None:
+        """Train to the end, from fresh or present weights."""
+        going_on = self._continues()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        train, validation = data, None
+        if self.early_stopping:
+            draw = generator(seed, "validation split")
+            train, validation = hold_out(data, self.validation_fraction, draw)
+        plan = self._plan(len(train))
+        if going_on:
+            predictor = self.predictor_
+        else:
+            num_outputs = len(data.class_names) or data.y.shape[1]
+            predictor = self._new_predictor(
+                train.x, num_outputs, plan, data.class_names, target_scale, seed
+            )
+        config = TrainConfig(
+            kind=self.kind,
+            validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
+            max_epochs=plan.max_epochs,
+            batch_size=plan.batch_size,
+            lr=float(self.lr),
+            betas=self.betas,
+            schedule=self.schedule,
+            seed=seed + (self.n_iter_ if going_on else 0),
+            precision=self.precision,
+            device=self.device,
+            on_numerical_error="rollback",
+            evaluate_every=1 if self.early_stopping else plan.max_epochs,
+            patience=self.n_iter_no_change if self.early_stopping else None,
+            conditions=False,
+            model=predictor.config,
+        )
+        engine = Engine(self.device, precision=self.precision)
+        task = Task(train, validation, None, predictor.scaler, self._augmentation())
+        rows = self.trainer(predictor, task, config, engine, quiet=not self.verbose).fit()
+        self.predictor_, self._stream = predictor, None
+        self.history_ = [*self.history_, *rows] if going_on else rows
+        self.n_iter_ = len(self.history_)
+
+    def _partial_fit(
+        self,
+        x: Tensor,
+        y: Tensor,
+        class_names: tuple[str, ...] = (),
+        target_scale: TargetScale = ((0.0,), (1.0,)),
+    ) -> None:
+        """One pass over a portion of the data; y may hold some of the classes only."""
+        plan = self._plan(len(x))
+        if not hasattr(self, "predictor_"):
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            num_outputs = len(class_names) or y.shape[1]
+            self.predictor_ = self._new_predictor(
+                x, num_outputs, plan, class_names, target_scale, seed
+            )
+            self.history_, self.n_iter_, self._stream = [], 0, None
+        self._stream, row = stream_(
+            self.predictor_,
+            x,
+            y,
+            self._stream or Stream(),
+            augmentation=self._augmentation(),
+            batch_size=plan.batch_size,
+            lr=float(self.lr),
+            betas=self.betas,
+            natural=issubclass(self.trainer, NaturalTrainer),
+        )
+        self.n_iter_ += 1
+        self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
+
+    def _new_predictor(
+        self,
+        x: Tensor,
+        num_outputs: int,
+        plan: Plan,
+        class_names: tuple[str, ...],
+        target_scale: TargetScale,
+        seed: int,
+    ) -> Predictor:
+        """A model with start values."""
+        dtype = torch.float64 if self.precision == "64-true" else torch.float32
+        config, scaler = self._model_config(x, num_outputs, plan), self._fit_scaler(x)
+        model = build_model(config).to(dtype)
+        draw = generator(seed, "start")
+        model.initialise_(scaler(self._augmentation()(x, draw), dtype), draw)
+        model.output.q_mean.detach().zero_()  # a random mean is far from a smooth function
+        return Predictor(model, config, scaler, class_names, target_scale, seed)
+
+    # ---- files ----
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the fitted estimator: safetensors and JSON, no pickle, no training data.
+
+        ``random_state`` is kept if it is an integer or None.
+        """
+        check_is_fitted(self, "predictor_")
+        self.predictor_.save_pretrained(folder)
+        params = self.get_params(deep=False)
+        if not isinstance(self.random_state, Integral | None):
+            params["random_state"] = None
+        description = {
+            "class": type(self).__name__,
+            "params": params,
+            "history": self.history_,
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": _listed(getattr(self, "feature_names_in_", None)),
+            **self._facts(),
+        }
+        text = json.dumps(description, indent=2, default=_plain)
+        write_text_atomically(Path(folder) / ESTIMATOR, text + "\n")
+
+    @classmethod
+    def from_pretrained(cls: type[Me], folder: str | Path, device: str = "cpu") -> Me:
+        """Read what ``save_pretrained`` wrote."""
+        path = Path(folder) / ESTIMATOR
+        try:
+            facts = json.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise PretrainedError(f"{folder} holds no saved estimator: no {ESTIMATOR}") from error
+        except json.JSONDecodeError as error:
+            raise PretrainedError(f"{path} cannot be read: {error}") from error
+        if facts.get("class") != cls.__name__:
+            raise PretrainedError(f"{folder} holds a {facts.get('class')}, not a {cls.__name__}")
+        params: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in facts["params"].items()
+        }
+        estimator = cls(**params)
+        estimator.predictor_ = Predictor.from_pretrained(folder, device)
+        estimator.history_ = facts["history"]
+        estimator.n_iter_ = len(estimator.history_)
+        estimator._stream = None
+        estimator.n_features_in_ = facts["n_features_in"]
+        if facts["feature_names_in"] is not None:
+            estimator.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
+        estimator._restore(facts)
+        return estimator
+
+
+def _listed(values: Array | None) -> list[Any] | None:
+    return None if values is None else values.tolist()
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers as Python's, for JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot be stored in {ESTIMATOR}")

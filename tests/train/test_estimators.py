@@ -1,0 +1,425 @@
+"""The scikit-learn estimators: scikit-learn's own checks, and what those do not ask."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_blobs, make_moons
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
+from gramian.nn.likelihoods import Categorical
+from gramian.train.estimators import DKMClassifier, DKMRegressor
+from gramian.train.estimators.images import ConvDKMClassifier
+from gramian.train.natural import natural_step_
+from gramian.train.objective import objective
+from gramian.train.predictor import PretrainedError
+
+FAST = {"num_inducing": 12, "max_epochs": 15, "num_samples": 32, "random_state": 0}
+FAST_CONV = {
+    "num_inducing": (8, 8),
+    "max_epochs": 2,
+    "num_samples": 16,
+    "device": "cpu",
+    "random_state": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def moons():
+    return make_moons(80, noise=0.2, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def classifier(moons):
+    return DKMClassifier(**FAST).fit(*moons)
+
+
+@pytest.fixture(scope="module")
+def sine():
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-3, 3, (200, 1))
+    return x, 50 + 10 * np.sin(2 * x[:, 0]) + 2 * draw.standard_normal(200)
+
+
+@pytest.fixture(scope="module")
+def regressor(sine):
+    return DKMRegressor(num_inducing=20, max_epochs=80, random_state=0).fit(
+        sine[0][:100], sine[1][:100]
+    )
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Stripes or noise."""
+    draw = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = draw.integers(0, 100, (40, 1, 6, 6))
+    x[y == 0, :, ::2] += 120
+    return x.astype(np.uint8), np.array(["stripes", "noise"])[y]
+
+
+# ---- scikit-learn's checks ----
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [DKMClassifier(**FAST), DKMRegressor(**FAST | {"num_inducing": 30, "lr": 0.2})]
+)
+def test_scikit_learn_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataConversionWarning)
+        check(estimator)
+
+
+# The other checks make flat data of 1 to 10 features, which are no images.
+IMAGE_CHECKS = [
+    "check_estimator_cloneable",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+]
+
+
+@pytest.mark.parametrize("name", IMAGE_CHECKS)
+def test_scikit_learn_checks_of_images(name):
+    getattr(estimator_checks, name)("ConvDKMClassifier", ConvDKMClassifier(**FAST_CONV))
+
+
+# ---- classifier ----
+
+
+def test_defaults_learn_iris():
+    x, y = load_iris(return_X_y=True)
+    model = DKMClassifier(random_state=0).fit(x[::2], y[::2])
+    assert model.score(x[1::2], y[1::2]) > 0.92
+    assert model.n_iter_ == 100
+    assert len(model.history_) == 100
+    assert model.history_[-1]["objective"] > model.history_[0]["objective"]
+
+
+@pytest.mark.parametrize(
+    "names", [np.array(["no", "yes"]), np.array([False, True]), np.array([7, -3])]
+)
+def test_labels_of_any_kind(moons, names):
+    x, y = moons
+    model = DKMClassifier(**FAST).fit(x, names[y])
+    assert model.predict(x).dtype == names.dtype
+    assert (model.classes_ == np.unique(names)).all()
+    assert model.score(x, names[y]) > 0.85
+
+
+def test_several_classes_in_a_pipeline():
+    x, y = make_blobs(90, centers=4, random_state=0)
+    model = make_pipeline(StandardScaler(), DKMClassifier(**FAST)).fit(x, y)
+    assert model.predict_proba(x).shape == (90, 4)
+    assert model.score(x, y) > 0.8
+
+
+def test_probabilities_do_not_depend_on_the_batch(classifier, moons):
+    p = classifier.predict_proba(moons[0])
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
+    np.testing.assert_allclose(classifier.predict_proba(moons[0][7:9]), p[7:9], atol=1e-12)
+    np.testing.assert_allclose(classifier.predict_log_proba(moons[0]), np.log(p))
+    mean, var = classifier.latent_mean_and_variance(moons[0])
+    assert mean.shape == var.shape == (80, 2)
+    assert (var > 0).all()
+
+
+def test_same_seed_same_model(classifier, moons):
+    again = clone(classifier).fit(*moons)
+    assert (again.predict_proba(moons[0]) == classifier.predict_proba(moons[0])).all()
+    other = clone(classifier).set_params(random_state=1).fit(*moons)
+    assert (other.predict_proba(moons[0]) != classifier.predict_proba(moons[0])).any()
+
+
+def test_pickle_keeps_every_bit(classifier, moons):
+    copy = pickle.loads(pickle.dumps(classifier))
+    assert (copy.predict_proba(moons[0]) == classifier.predict_proba(moons[0])).all()
+
+
+def test_grid_search_in_two_processes(moons):
+    search = GridSearchCV(DKMClassifier(**FAST), {"nu": [1, 100.0]}, cv=2, n_jobs=2)
+    search.fit(*moons)
+    assert search.best_score_ > 0.8
+    assert not np.isnan(search.cv_results_["mean_test_score"]).any()
+
+
+@pytest.mark.parametrize(
+    "names", [np.array(["nein", "ja"]), np.array([3, 5]), np.array(["a", "b"], object)]
+)
+def test_files_keep_every_bit(moons, tmp_path, names):
+    x, y = moons
+    model = DKMClassifier(**FAST).fit(x, names[y])
+    model.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.json",
+        "estimator.json",
+        "model.safetensors",
+    }
+    loaded = DKMClassifier.from_pretrained(tmp_path)
+    assert (loaded.predict_proba(x) == model.predict_proba(x)).all()
+    assert (loaded.predict(x) == model.predict(x)).all()
+    assert loaded.classes_.dtype == model.classes_.dtype
+    assert loaded.get_params() == model.get_params()
+    assert loaded.history_ == model.history_
+    with pytest.raises(PretrainedError, match="not a DKMRegressor"):
+        DKMRegressor.from_pretrained(tmp_path)
+    with pytest.raises(PretrainedError, match="no saved estimator"):
+        DKMClassifier.from_pretrained(tmp_path / "elsewhere")
+    (tmp_path / "estimator.json").write_text("{")
+    with pytest.raises(PretrainedError, match="cannot be read"):
+        DKMClassifier.from_pretrained(tmp_path)
+
+
+def test_warm_start_goes_on(moons):
+    x, y = moons
+    model = DKMClassifier(**FAST | {"max_epochs": 8, "lr": 0.02}, warm_start=True).fit(x, y)
+    first, module = model.history_[-1]["objective"], model.model_
+    model.fit(x, y)
+    assert model.n_iter_ == 16
+    assert model.model_ is module
+    assert model.history_[-1]["objective"] > first
+    with pytest.raises(ValueError, match="not among the classes"):
+        model.fit(x, y + 1)
+    model.set_params(warm_start=False).fit(x, y)
+    assert model.n_iter_ == 8
+
+
+def test_early_stopping_keeps_the_best(moons):
+    x, y = make_moons(60, noise=0.4, random_state=1)
+    model = DKMClassifier(
+        **FAST | {"max_epochs": 60, "nu": 0.01, "lr": 0.5},
+        early_stopping=True,
+        validation_fraction=0.3,
+        n_iter_no_change=3,
+    ).fit(x, y)
+    values = [row["validation_log_likelihood"] for row in model.history_]
+    assert model.n_iter_ < 60
+    assert model.n_iter_ == np.argmax(values) + 1 + 3
+
+
+def test_partial_fit_learns_in_portions(moons):
+    x, y = moons
+    names = np.array(["a", "b"])[y]
+    model = DKMClassifier(**FAST)
+    with pytest.raises(ValueError, match="needs classes="):
+        model.partial_fit(x, names)
+    model.partial_fit(x[:40], names[:40], classes=["b", "a"])
+    first = model.score(x, names)
+    only_a = names == "a"
+    model.partial_fit(x[only_a][:5], names[only_a][:5])
+    for _ in range(15):
+        model.partial_fit(x[:40], names[:40]).partial_fit(x[40:], names[40:])
+    assert model.score(x, names) >= max(first, 0.9)
+    assert model.n_iter_ == 32
+    assert not model.model_.training
+    copy = pickle.loads(pickle.dumps(model))
+    assert (
+        copy.partial_fit(x, names).predict_proba(x) == model.partial_fit(x, names).predict_proba(x)
+    ).all()
+    with pytest.raises(ValueError, match="not the same as before"):
+        model.partial_fit(x, names, classes=["a", "c"])
+
+
+def test_mini_batches(moons):
+    model = DKMClassifier(**FAST | {"batch_size": 32}).fit(*moons)
+    assert model.score(*moons) > 0.85
+
+
+def test_skr_and_float32(moons):
+    model = DKMClassifier(**FAST, skr_gamma_fraction=1.0, skr_jitter=0.01, precision="32-true")
+    assert model.fit(*moons).score(*moons) > 0.8
+
+
+# ---- regressor ----
+
+
+def test_intervals_are_calibrated(regressor, sine):
+    x, y = sine[0][100:], sine[1][100:]
+    mean, std = regressor.predict(x, return_std=True)
+    assert mean.shape == std.shape == (100,)
+    assert regressor.score(x, y) > 0.85
+    assert 0.85 <= (np.abs(y - mean) < 1.96 * std).mean() <= 1
+    assert 1 < std.mean() < 4
+    latent, var = regressor.latent_mean_and_variance(x)
+    np.testing.assert_allclose(latent, mean)
+    assert (var < std**2).all()
+
+
+def test_samples_have_the_predicted_moments(regressor, sine):
+    x = sine[0][:5]
+    mean, std = regressor.predict(x, return_std=True)
+    samples = regressor.sample_y(x, n_samples=4000)
+    assert samples.shape == (5, 4000)
+    np.testing.assert_allclose(samples.mean(1), mean, atol=5 * std.max() / 4000**0.5)
+    np.testing.assert_allclose(samples.std(1), std, rtol=0.1)
+
+
+def test_several_targets(sine, tmp_path):
+    x, y = sine
+    both = np.stack([y, -3 * y + 1e6], 1)
+    model = DKMRegressor(**FAST | {"max_epochs": 40}).fit(x, both)
+    mean, std = model.predict(x, return_std=True)
+    assert mean.shape == std.shape == (200, 2)
+    assert model.score(x, both) > 0.8
+    np.testing.assert_allclose(std[:, 1], 3 * std[:, 0], rtol=1e-4)
+    assert model.sample_y(x, 3).shape == (200, 2, 3)
+    model.save_pretrained(tmp_path)
+    assert (DKMRegressor.from_pretrained(tmp_path).predict(x) == mean).all()
+
+
+def test_regressor_in_portions_and_warm(sine):
+    x, y = sine
+    model = DKMRegressor(**FAST)
+    for _ in range(20):
+        for part in np.split(np.arange(200), 4):
+            model.partial_fit(x[part], y[part])
+    assert model.score(x, y) > 0.7
+    model.set_params(warm_start=True).fit(x, y)
+    assert model.n_iter_ == 80 + 15
+    with pytest.raises(ValueError, match="2 targets"):
+        model.fit(x, np.stack([y, y], 1))
+
+
+# ---- images ----
+
+
+def test_images_of_any_form(images):
+    x, y = images
+    model = ConvDKMClassifier(
+        **FAST_CONV | {"max_epochs": 15, "batch_size": 10, "lr": 0.05, "skr_gamma_fraction": None}
+    ).fit(x, y)
+    assert model.score(x, y) > 0.8
+    assert model.n_features_in_ == 36
+    p = model.predict_proba(x)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(model.predict_proba(x[3:4]), p[3:4], atol=1e-5)
+    assert (model.predict_proba(x[:, 0]) == p).all()
+    assert (model.predict_proba(x.astype(float)) == p).all()
+    flat = clone(model).set_params(image_shape=(1, 6, 6)).fit(x.reshape(40, 36), y)
+    assert (flat.predict_proba(x) == p).all()
+    unit = clone(model).fit(x / 255, y)
+    assert unit.score(x / 255, y) > 0.8
+    with pytest.raises(ValueError, match="these are uint8"):
+        unit.predict(x)
+
+
+def test_images_to_files_and_in_portions(images, tmp_path):
+    x, y = images
+    model = ConvDKMClassifier(**FAST_CONV, whitening=True, crop_padding=1, flip=True)
+    model.partial_fit(x[:20], y[:20], classes=["stripes", "noise"]).partial_fit(x[20:], y[20:])
+    model.save_pretrained(tmp_path)
+    loaded = ConvDKMClassifier.from_pretrained(tmp_path)
+    assert (loaded.predict_proba(x) == model.predict_proba(x)).all()
+    assert loaded.get_params() == model.get_params()
+    copy = pickle.loads(pickle.dumps(model))
+    assert (copy.predict(x) == model.predict(x)).all()
+
+
+def test_wrong_images(images):
+    x, y = images
+    model = ConvDKMClassifier(**FAST_CONV)
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    with pytest.raises(ValueError, match="set image_shape"):
+        model.fit(x.reshape(40, 36), y)
+    with pytest.raises(ValueError, match="has 25 values"):
+        ConvDKMClassifier(**FAST_CONV, image_shape=(1, 5, 5)).fit(x.reshape(40, 36), y)
+    with pytest.raises(ValueError, match="X holds images"):
+        ConvDKMClassifier(**FAST_CONV, image_shape=(1, 5, 5)).fit(x, y)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.where(x == x.max(), np.nan, x), y)
+    with pytest.raises(ValueError, match=r"got \(40, 1, 1, 6, 6\)"):
+        model.fit(x[:, None], y)
+    model.fit(x, y)
+    with pytest.raises(ValueError, match="as in training"):
+        model.predict(x[..., :5])
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_inducing": 0}, "num_inducing must be a positive integer or 'auto'"),
+        ({"max_epochs": "many"}, "max_epochs"),
+        ({"kernel": "none"}, "unknown kernel"),
+        ({"nu": -1}, "nu must be"),
+        ({"early_stopping": True, "validation_fraction": 0.0}, "hold out"),
+    ],
+)
+def test_wrong_arguments(moons, changes, message):
+    with pytest.raises(ValueError, match=message):
+        DKMClassifier(**FAST | changes).fit(*moons)
+
+
+def test_wrong_data(classifier, moons):
+    x, y = moons
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        DKMClassifier(**FAST).fit(x, np.zeros(80))
+    for bad in (np.nan, np.inf):
+        wrong = x.copy()
+        wrong[3, 1] = bad
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            DKMClassifier(**FAST).fit(wrong, y)
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            classifier.predict(wrong)
+    with pytest.raises(ValueError, match="features"):
+        classifier.predict(x[:, :1])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        DKMClassifier(**FAST).fit(x, y[:-1])
+    with pytest.raises(NotFittedError):
+        DKMRegressor().predict(x)
+    with pytest.raises(AttributeError, match="not fitted"):
+        _ = DKMRegressor().model_
+
+
+# ---- natural gradients ----
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_natural_gradient_finds_the_optimum(likelihood):
+    draw = torch.Generator().manual_seed(0)
+    config = DenseDKMConfig(
+        num_features=2,
+        num_inducing=6,
+        likelihood=likelihood,
+        divergence="exact",
+        num_samples=2000,
+        output_start="kernel",
+        nu=1.0,
+    )
+    model = DenseDKM.from_config(config).double()
+    x = torch.randn(30, 2, generator=draw, dtype=torch.float64)
+    y = torch.stack([x[:, 0], x.prod(1)], 1)
+    y = y.argmax(1) if likelihood == "categorical" else y
+    model.initialise_(x, draw)
+    model.eval()
+    half = model.draw_samples(1, draw)
+    samples = torch.cat([half, -half])
+    natural = isinstance(model.likelihood, Categorical)
+    for _ in range(40 if natural else 1):
+        natural_step_(
+            model, [(x[:20], y[:20]), (x[20:], y[20:])], 30, 0.5 if natural else 1.0, half
+        )
+    terms = objective(model(x), model.likelihood, y, samples, 30)
+    terms.total.backward()
+    slope = model.output.q_mean.grad.abs().max(), model.output.q_cov.raw_factor.grad.abs().max()
+    # Stein's identity holds for the expectation, and up to the sampling error for its estimate.
+    assert max(slope) < (2e-3 if natural else 1e-6)
