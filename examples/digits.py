@@ -55,7 +55,8 @@ y_train, y_test = data.train.y.numpy(), data.test.y.numpy()
 # The Gaussian process has its kernel fixed at the median distance: fitting it takes many minutes.
 classics = {
     "SVC, calibrated (scikit-learn)": make_pipeline(
-        StandardScaler(), CalibratedClassifierCV(SVC(C=10), method="temperature", cv=5, ensemble=False)
+        StandardScaler(),
+        CalibratedClassifierCV(SVC(C=10), method="temperature", cv=5, ensemble=False),
     ),
     "Gaussian process (scikit-learn)": GaussianProcessClassifier(
         10.0 * RBF(np.median(pdist(x_train))), optimizer=None, n_jobs=2

@@ -194,8 +194,11 @@ class Trainer:
         if self.config.estimate_statistics:
             draw = generator(self.config.seed, "statistics")
             some = torch.randperm(len(self.task.train), generator=draw)[:10_000]
+            # Augmented as in training: what the layers above have learned is relative to that scale.
             self.model.estimate_statistics_(
-                self.task.scaler(self.task.train.x[part], self.engine.dtype).to(self.engine.device)
+                self.task.inputs(self.task.train.x[part], draw, self.engine.dtype).to(
+                    self.engine.device
+                )
                 for part in some.split(256)
             )
         self.engine.tear_down(self.model)
