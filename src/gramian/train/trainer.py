@@ -194,7 +194,7 @@ class Trainer:
         if self.config.estimate_statistics:
             draw = generator(self.config.seed, "statistics")
             some = torch.randperm(len(self.task.train), generator=draw)[:10_000]
-            # Augmented as in training: what the layers above have learned is relative to that scale.
+            # Augmented as in training: the layers have learned relative to that scale.
             self.model.estimate_statistics_(
                 self.task.inputs(self.task.train.x[part], draw, self.engine.dtype).to(
                     self.engine.device
