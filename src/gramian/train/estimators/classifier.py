@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,9 +48,9 @@ class ProbabilisticClassifier(ClassifierMixin, DKMEstimator):  # type: ignore[mi
         self.classes_ = found
         return tensor(np.searchsorted(found, y), torch.int64), tuple(map(str, found))
 
+    @abstractmethod
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as the predictor wants it."""
-        raise NotImplementedError
 
     def fit(self: Me, X: Any, y: Any) -> Me:
         """Train; with ``warm_start`` from the present weights."""
