@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,54 +10,69 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gramian.gram.errors import NegativeVarianceError
-from gramian.gram.linalg import solve_lower, solve_upper
+from gramian.gram.linalg import solve_right
+from gramian.gram.passes import cross, project
+
+NARROW = 16
+"""With fewer columns, W is multiplied as part of W̃: narrow matrix products are slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
     """All that conditioning on G̃_ii = W Wᵀ + λ I needs and that does not depend on the data.
 
-    With X = L_K⁻¹ K_it (K_it itself is not needed), U = Xᵀ L_K⁻¹ W and a = K_ti K_ii⁻¹ = Xᵀ L_K⁻¹:
+    With X = K_ti L_K⁻ᵀ, the whitened data, and W̃ = [W, √λ I], so that G̃ = W̃ W̃ᵀ, and
+    U = X L_K⁻¹ W̃:
 
-        G_ti = K_ti K_ii⁻¹ G̃_ii                          = U Wᵀ + λ a
-        g_tt = diag(K_ti K_ii⁻¹ G̃_ii K_ii⁻¹ K_it + K_tt·i) = k_tt − |x|² + |u|² + λ |a|²
+        G_ti = K_ti K_ii⁻¹ G̃_ii                          = U W̃ᵀ
+        g_tt = diag(K_ti K_ii⁻¹ G̃_ii K_ii⁻¹ K_it + K_tt·i) = k_tt − |x|² + |u|²
 
-    (Algorithm 1 and Eq. gram_ind_prop.) No factorisation of G̃ is needed, and the last three terms
-    are squares, so only k_tt − |x|² can go below zero by rounding.
+    (Algorithm 1 and Eq. gram_ind_prop.) No factorisation of G̃ is needed, and the last term is a
+    square, so only k_tt − |x|² can go below zero by rounding.
     """
 
     kernel_factor: Float[Tensor, "P P"]  # L_K, with K_ii = L_K L_Kᵀ
-    factor: Float[Tensor, "P columns"]  # W
-    whitened_factor: Float[Tensor, "P columns"]  # L_K⁻¹ W
+    factor: Float[Tensor, "P gamma"]  # W
+    whitened_factor: Float[Tensor, "P columns"]  # L_K⁻¹ W̃
     jitter: float  # λ
     ii: Float[Tensor, "P P"]  # G̃_ii
 
-    @classmethod
-    def of(
-        cls, L_K: Float[Tensor, "P P"], W: Float[Tensor, "P columns"], jitter: float = 0.0
-    ) -> Conditional:
-        """Whiten W and form G̃_ii, once for all data."""
-        G_ii = W @ W.mT
-        if jitter:
-            G_ii = G_ii + jitter * torch.eye(len(G_ii), dtype=G_ii.dtype, device=G_ii.device)
-        return cls(L_K, W, solve_lower(L_K, W), jitter, G_ii)
+    def whiten(self, K_ti: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
+        """X = K_ti L_K⁻ᵀ."""
+        return solve_right(K_ti, self.kernel_factor.mT)
 
-    def whiten(self, K_ti: Float[Tensor, "N P"]) -> Float[Tensor, "P N"]:
-        """X = L_K⁻¹ K_it."""
-        return solve_lower(self.kernel_factor, K_ti.mT)
+    def project(
+        self, X: Float[Tensor, "N P"], k_tt: Float[Tensor, " N"]
+    ) -> tuple[Float[Tensor, "N columns"], Float[Tensor, " N"]]:
+        """U and g_tt from the whitened data."""
+        U, more = project(X, self.whitened_factor)
+        return U, k_tt + more
 
-    def cross_and_variance(
-        self, X: Float[Tensor, "P N"], k_tt: Float[Tensor, " N"]
-    ) -> tuple[Float[Tensor, "N P"], Float[Tensor, " N"]]:
-        """G_ti and g_tt from X and k_tt."""
-        U = X.mT @ self.whitened_factor
-        G_ti = U @ self.factor.mT
-        g_tt = k_tt - X.square().sum(0) + U.square().sum(1)
-        if self.jitter:
-            a = solve_upper(self.kernel_factor, X).mT
-            G_ti = G_ti + self.jitter * a
-            g_tt = g_tt + self.jitter * a.square().sum(1)
-        return G_ti, g_tt
+    def cross(
+        self,
+        U: Float[Tensor, "N columns"],
+        column: Float[Tensor, " scale"] | None = None,
+        skip: Float[Tensor, "N P"] | None = None,
+        skip_weight: float = 1.0,
+    ) -> Float[Tensor, "N P"]:
+        """G_ti = U W̃ᵀ, its columns times ``column`` (one factor or P), plus a weighted ``skip``."""
+        W, tail = self.factor, math.sqrt(self.jitter) * U.new_ones(1) if self.jitter else None
+        if tail is not None and W.shape[1] < NARROW:
+            W, tail = with_jitter(W, self.jitter), None
+        if column is not None:
+            W = column[:, None] * W
+            tail = None if tail is None else column * tail
+        return cross(U, W, tail, skip, skip_weight)
+
+
+def with_jitter(
+    W: Float[Tensor, "*layers P gamma"], jitter: float
+) -> Float[Tensor, "*layers P columns"]:
+    """W̃ = [W, √λ I]; W itself without jitter."""
+    if not jitter:
+        return W
+    eye = torch.eye(W.shape[-2], dtype=W.dtype, device=W.device)
+    return torch.cat([W, (math.sqrt(jitter) * eye).expand(*W.shape[:-1], -1)], dim=-1)
 
 
 @dataclass(frozen=True)

@@ -31,24 +31,33 @@ Divergence = Literal["exact", "taylor", "taylor_symmetric"]
 
 def gaussian_divergence(
     kind: Divergence,
-    K: Float[Tensor, "P P"],
-    L_K: Float[Tensor, "P P"],
-    L_G: Float[Tensor, "P P"],
-) -> Float[Tensor, ""]:
+    K: Float[Tensor, "*layers P P"],
+    L_K: Float[Tensor, "*layers P P"],
+    L_G: Float[Tensor, "*layers P P"],
+) -> Float[Tensor, "*layers"]:
     """D(N(0,G) ‖ N(0,K)) for G = L_G L_Gᵀ and K = L_K L_Kᵀ, as the module's text defines it."""
     match kind:
         case "exact":
-            trace = solve_lower(L_K, L_G).square().sum()
-            logdet = L_G.diagonal().log().sum() - L_K.diagonal().log().sum()
-            return 0.5 * (trace - len(K)) - logdet
+            trace = _sum_of_squares(solve_lower(L_K, L_G))
+            logdet = _log_diagonal(L_G) - _log_diagonal(L_K)
+            return 0.5 * (trace - K.shape[-1]) - logdet
         case "taylor":
-            return 0.25 * _minus_identity(solve_upper(L_G, solve_lower(L_G, K))).square().sum()
+            return 0.25 * _from_identity(solve_upper(L_G, solve_lower(L_G, K)))
         case "taylor_symmetric":
-            M = solve_lower(L_G, solve_lower(L_G, K).mT)
-            return 0.25 * _minus_identity(M).square().sum()
+            return 0.25 * _from_identity(solve_lower(L_G, solve_lower(L_G, K).mT))
         case _:
             assert_never(kind)
 
 
-def _minus_identity(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
-    return matrix - torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+def _from_identity(M: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers"]:
+    """‖M − I‖²_F."""
+    return _sum_of_squares(M - torch.eye(M.shape[-1], dtype=M.dtype, device=M.device))
+
+
+def _sum_of_squares(M: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers"]:
+    return M.square().sum((-2, -1))
+
+
+def _log_diagonal(L: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers"]:
+    """Half of logdet L Lᵀ."""
+    return L.diagonal(dim1=-2, dim2=-1).log().sum(-1)

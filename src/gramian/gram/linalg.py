@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gramian.gram.errors import NotPSDError
+from gramian.gram.errors import NotPSDError, within
 
 
 def cholesky(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
@@ -23,6 +25,18 @@ def cholesky(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
     return L
 
 
+def cholesky_of_each(
+    matrices: Float[Tensor, "layers P P"], paths: Sequence[str], what: str
+) -> Float[Tensor, "layers P P"]:
+    """The factors of several matrices together; the error names the path of the first without."""
+    L, info = torch.linalg.cholesky_ex(matrices)
+    if info.any():
+        first = int(info.nonzero()[0])
+        with within(paths[first]):
+            cholesky(matrices[first], what)
+    return L
+
+
 def smallest_eigenvalue(matrix: Float[Tensor, "P P"]) -> float:
     """Smallest eigenvalue of the symmetric part, in float64; NaN if an entry is not finite."""
     exact = matrix.detach().double()
@@ -31,14 +45,23 @@ def smallest_eigenvalue(matrix: Float[Tensor, "P P"]) -> float:
     return float(torch.linalg.eigvalsh((exact + exact.mT) / 2)[0])
 
 
-def solve_lower(L: Float[Tensor, "P P"], B: Float[Tensor, "P N"]) -> Float[Tensor, "P N"]:
+def solve_lower(
+    L: Float[Tensor, "*layers P P"], B: Float[Tensor, "*layers P N"]
+) -> Float[Tensor, "*layers P N"]:
     """L⁻¹ B for lower triangular L."""
     return torch.linalg.solve_triangular(L, B, upper=False)
 
 
-def solve_upper(L: Float[Tensor, "P P"], B: Float[Tensor, "P N"]) -> Float[Tensor, "P N"]:
+def solve_upper(
+    L: Float[Tensor, "*layers P P"], B: Float[Tensor, "*layers P N"]
+) -> Float[Tensor, "*layers P N"]:
     """L⁻ᵀ B for lower triangular L."""
     return torch.linalg.solve_triangular(L.mT, B, upper=True)
+
+
+def solve_right(B: Float[Tensor, "N P"], U: Float[Tensor, "P P"]) -> Float[Tensor, "N P"]:
+    """B U⁻¹ for upper triangular U."""
+    return torch.linalg.solve_triangular(U, B, upper=True, left=False)
 
 
 def condition_number(matrix: Float[Tensor, "P P"]) -> float:

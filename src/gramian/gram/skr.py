@@ -55,11 +55,14 @@ class SKR:
         size = (num_inducing, self.gamma(num_inducing))
         return torch.randn(size, generator=generator, dtype=dtype, device=generator.device)
 
-    def factor(self, L_G: Float[Tensor, "P P"], noise: Tensor | None) -> Float[Tensor, "P columns"]:
+    def factor(
+        self, L_G: Float[Tensor, "*layers P P"], noise: Tensor | None
+    ) -> Float[Tensor, "*layers P gamma"]:
         """W with G̃ = W Wᵀ + λ I: the sample's L_G Z/√γ, or L_G itself without noise."""
         if noise is None:
             return L_G
-        expected = (len(L_G), self.gamma(len(L_G)))
-        if noise.shape != expected:
-            raise ValueError(f"SKR noise must be P×γ = {expected}, got {tuple(noise.shape)}")
-        return L_G @ noise / math.sqrt(noise.shape[1])
+        P = L_G.shape[-1]
+        expected = (P, self.gamma(P))
+        if noise.shape[-2:] != expected:
+            raise ValueError(f"SKR noise must be P×γ = {expected}, got {tuple(noise.shape[-2:])}")
+        return L_G @ (noise / math.sqrt(noise.shape[-1]))

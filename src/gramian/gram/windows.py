@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import conv2d
 
 
 def window_mean(
@@ -15,10 +14,17 @@ def window_mean(
 
     A window at a corner is divided by the number of its valid pixels, not by size². (The cross
     block G_ti is zero-padded and always divided by size²; DIFFERENCES 3.3 of the notes says why
-    the joint matrix stays positive semi-definite.)
+    the joint matrix stays positive semi-definite.) The mean over a rectangle is that of the means
+    of its rows, so two small products do it: M_H · values · M_Wᵀ.
     """
-    box = torch.ones(1, 1, size, size, dtype=values.dtype, device=values.device)
-    total = conv2d(values[:, None], box, stride=stride, padding=size // 2)
-    inside = torch.ones(1, 1, *values.shape[1:], dtype=values.dtype, device=values.device)
-    count = conv2d(inside, box, stride=stride, padding=size // 2)
-    return (total / count)[:, 0]
+    M_H, M_W = (_means(length, size, stride, values) for length in values.shape[1:])
+    return M_H @ (values @ M_W.mT)
+
+
+def _means(length: int, size: int, stride: int, like: Tensor) -> Float[Tensor, "windows length"]:
+    """Row w averages the valid pixels of window w along one axis."""
+    num_windows = (length + 2 * (size // 2) - size) // stride + 1
+    first = torch.arange(num_windows, device=like.device)[:, None] * stride - size // 2
+    pixel = torch.arange(length, device=like.device)
+    inside = ((first <= pixel) & (pixel < first + size)).to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from gramian.gram.blocks import GramBlocks
+from gramian.gram.linalg import solve_lower
 from gramian.gram.windows import window_mean
 
 MixingStart = Literal["random", "near_identity"]
@@ -59,12 +60,28 @@ class KernelConv(nn.Module):
         C = self.mixing.flatten(2).mT  # [Po, D, Pi]
         return (C @ phi_ii).flatten(1) @ C.flatten(1).mT / C.shape[1]
 
-    def data(self, phi: GramBlocks, K_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
-        """K_ti and k_tt."""
+    def data(
+        self,
+        phi: GramBlocks,
+        K_ii: Float[Tensor, "Po Po"],
+        whitener: Float[Tensor, "Po Po"] | None = None,
+    ) -> GramBlocks:
+        """K_ti and k_tt; with a ``whitener`` L_K the data come whitened: K_ti L_K⁻ᵀ for K_ti.
+
+        The whitener works on the filters, L_K⁻¹ C_d for C_d, and not on the pixels.
+        """
         f, stride = self.filter_size, self.stride
+        filters = self.mixing / f**2
+        if whitener is not None:
+            filters = solve_lower(whitener, filters.flatten(1)).view_as(filters)
         ti = phi.ti.permute(0, 3, 1, 2)  # channels first in name, channels last in memory
-        ti = conv2d(ti, self.mixing / f**2, stride=stride, padding=f // 2)
+        ti = conv2d(ti, filters, stride=stride, padding=f // 2)
         return GramBlocks(K_ii, ti.permute(0, 2, 3, 1), window_mean(phi.tt_diag, f, stride))
+
+    def output_size(self, space: tuple[int, ...]) -> int:
+        """Pixels of the output map of a ``space`` = (H, W) map."""
+        padded = (size + 2 * (self.filter_size // 2) - self.filter_size for size in space)
+        return math.prod(size // self.stride + 1 for size in padded)
 
     def forward(self, phi: GramBlocks) -> GramBlocks:
         """All blocks of the convolved kernel."""

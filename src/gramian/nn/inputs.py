@@ -99,6 +99,7 @@ class PatchInput(nn.Module):
     def data(self, images: Float[Tensor, "B C H W"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
         """G_ti and g_tt at every pixel."""
         X_i = self.inducing_patches
+        images = images.contiguous(memory_format=torch.channels_last)  # and so all that follows
         ti = conv2d(images, X_i / X_i[0].numel(), padding=self.patch_size // 2)
         tt_diag = window_mean(images.square().mean(1), self.patch_size)
         return GramBlocks(ii, ti.permute(0, 2, 3, 1), tt_diag)

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
+from gramian.gram.passes import normalized_gaussian
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,17 @@ class Kernel(nn.Module, ABC):
 
     def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
         g_ii = G_ii.diagonal()
-        return self._affine(self.pairs(G_ii, g_ii[:, None], g_ii))
+        return self._rows(G_ii, g_ii, g_ii)
 
     def _cross(self, gram: GramBlocks) -> Float[Tensor, "B *space Pi"]:
-        return self._affine(self.pairs(gram.ti, gram.tt_diag[..., None], gram.ii.diagonal()))
+        flat = gram.flat()
+        return self._rows(flat.ti, flat.tt_diag, flat.ii.diagonal()).view_as(gram.ti)
+
+    def _rows(
+        self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
+    ) -> Float[Tensor, "N Pi"]:
+        """w·k + b of N points with P, before the jitter."""
+        return self._affine(self.pairs(c, x[:, None], y))
 
     def _data_diagonal(self, gram: GramBlocks) -> Float[Tensor, "B *space"]:
         return self._affine(self.diagonal(gram.tt_diag))
@@ -126,6 +134,16 @@ class NormalizedGaussian(Kernel):
     def diagonal(self, x: Tensor) -> Tensor:
         """Return x."""
         return x
+
+    def _rows(
+        self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
+    ) -> Float[Tensor, "N Pi"]:
+        """w·k + b in one pass over c."""
+        w, b = (
+            c.new_full((), start) if log is None else log.exp()
+            for log, start in ((self.log_weight_var, 1.0), (self.log_bias_var, 0.0))
+        )
+        return normalized_gaussian(c, x, y, w, b)
 
 
 class ArcCosine(Kernel):

@@ -12,23 +12,28 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional
 from gramian.gram.errors import within
 from gramian.nn.conv import KernelConv
-from gramian.nn.gram_layer import GramLayer
+from gramian.nn.gram_layer import GramLayer, GramSample, condition_together, sample_together
 from gramian.nn.kernels import Kernel
 from gramian.nn.norm import GramNorm
-
-ByPath = Mapping[str, Tensor]
-"""Tensors by module path: noise and KL of a Gram layer, mean of a norm, clamps of a layer."""
+from gramian.nn.states import (
+    BlockDraft,
+    BlockState,
+    ByPath,
+    LayerDraft,
+    LayerState,
+    Samples,
+    above,
+    below,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class LayerState:
-    """What a layer has worked out from the inducing points alone."""
+class Skip:
+    """What a residual block adds to its last layer: w_s · skip + w_m · layer."""
 
-    phi_ii: Float[Tensor, "P_in P_in"]  # after the kernel
-    K_ii: Float[Tensor, "P P"]  # after the convolution
-    conditional: Conditional  # on G̃_ii
-    ii: Float[Tensor, "P P"]  # after the normalisation: what the next layer meets
-    kl: ByPath
+    ti: Float[Tensor, "B *space P"]
+    tt_diag: Float[Tensor, "B *space"]
+    weights: tuple[float, float]  # (w_s, w_m)
 
 
 class DKMLayer(nn.Module):
@@ -50,27 +55,63 @@ class DKMLayer(nn.Module):
         self.gram = gram
         self.norm = norm
 
-    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerState:
-        """The inducing block through the layer."""
+    def draft(self, G_ii: Float[Tensor, "P_in P_in"], samples: Samples) -> LayerDraft:
+        """The inducing block through the layer. Layers factorise their kernels together, later."""
         phi_ii = self.kernel.inducing(G_ii)
         K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
-        conditional, kl = self.gram.inducing(K_ii, noise.get("gram"))
-        ii = self.norm.inducing(conditional.ii)
-        return LayerState(phi_ii, K_ii, conditional, ii, {"gram": kl})
+        sample = samples.get("gram") or self.gram.follow(K_ii)
+        return LayerDraft(phi_ii, K_ii, sample, self.norm.inducing(sample.ii))
 
-    def data(self, gram: GramBlocks, state: LayerState) -> tuple[GramBlocks, ByPath]:
-        """The data through the layer, with the norm's mean and the number of clamped variances."""
+    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerState:
+        """The inducing block through this layer alone."""
+        draft = self.draft(G_ii, sample(self, noise))
+        return draft.complete(condition(self, draft.kernels()))
+
+    def data(
+        self, gram: GramBlocks, state: LayerState, skip: Skip | None = None
+    ) -> tuple[GramBlocks, ByPath]:
+        """The data through the layer, with the norm's mean and the number of clamped variances.
+
+        The steps are those of the four modules, with the factors that belong to the inducing points
+        alone taken into the smaller matrices: no step but the kernel's and the two products' passes
+        over the data. A ``skip`` is added to the result on the way out.
+        """
         phi = self.kernel.data(gram, state.phi_ii)
-        K = phi if self.conv is None else self.conv.data(phi, state.K_ii)
-        G, num_clamped = self.gram.data(K, state.conditional)
-        n_t = self.norm.data_mean(G.tt_diag)
-        return self.norm.data(G, state.ii, n_t), {"norm": n_t.detach(), "gram": num_clamped}
+        conditional = state.conditional
+        X = self._whitened(phi, state)
+        flat = X.flat()
+        U, g_tt = conditional.project(flat.ti, flat.tt_diag)
+        g_tt, num_clamped = self.gram.variance_check(g_tt.view_as(X.tt_diag))
+        n_t = self.norm.data_mean(g_tt)
+        u, v = self.norm.factors(conditional.ii, n_t)
+        tt_diag = v.square() * g_tt
+        if v.numel() > 1:  # a factor of each pixel or image
+            U, v = v.expand_as(g_tt).reshape(-1, 1) * U, v.new_ones(1)
+        if skip is None:
+            ti = conditional.cross(U, u * v)
+        else:
+            w_s, w_m = skip.weights
+            ti = conditional.cross(U, w_m * u * v, skip.ti.flatten(0, -2), w_s)
+            tt_diag = w_s * skip.tt_diag + w_m * tt_diag
+        G = GramBlocks(state.ii, ti, tt_diag.flatten()).shaped_like(X)
+        return G, {"norm": n_t.detach(), "gram": num_clamped}
 
-    def start_grams_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerState:
+    def _whitened(self, phi: GramBlocks, state: LayerState) -> GramBlocks:
+        """K_ti L_K⁻ᵀ and k_tt after the convolution: of whitened filters where those are fewer."""
+        conditional = state.conditional
+        if self.conv is not None:
+            num_rows = len(phi.ti) * self.conv.output_size(phi.ti.shape[1:-1])
+            if num_rows > self.conv.raw_mixing[0].numel():
+                return self.conv.data(phi, state.K_ii, conditional.kernel_factor)
+            phi = self.conv.data(phi, state.K_ii)
+        flat = phi.flat()
+        return GramBlocks(phi.ii, conditional.whiten(flat.ti), flat.tt_diag).shaped_like(phi)
+
+    def start_grams_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerDraft:
         """Start G_ii at the kernel K_ii that the layer meets."""
         phi_ii = self.kernel.inducing(G_ii)
         self.gram.set_to_(phi_ii if self.conv is None else self.conv.inducing(phi_ii))
-        return self.inducing(G_ii, noise)
+        return self.draft(G_ii, sample(self, noise))
 
 
 class Shortcut(nn.Module):
@@ -95,17 +136,6 @@ class Shortcut(nn.Module):
         mixed = self.conv.data(gram, mixed_ii)
         n_t = self.norm.data_mean(mixed.tt_diag)
         return self.norm.data(mixed, ii, n_t), {"norm": n_t.detach()}
-
-
-@dataclass(frozen=True, slots=True)
-class BlockState:
-    """What a residual block has worked out from the inducing points alone."""
-
-    first: LayerState
-    second: LayerState
-    shortcut: tuple[Tensor, Tensor] | None
-    ii: Float[Tensor, "P P"]
-    kl: ByPath
 
 
 class ResidualBlock(nn.Module):
@@ -133,51 +163,60 @@ class ResidualBlock(nn.Module):
         self.shortcut = shortcut
         self.weights = weights
 
-    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockState:
+    def draft(self, G_ii: Float[Tensor, "P_in P_in"], samples: Samples) -> BlockDraft:
         """The inducing block through both branches."""
         with within("layer1"):
-            first = self.layer1.inducing(G_ii, below("layer1", noise))
+            first = self.layer1.draft(G_ii, below("layer1", samples))
         with within("layer2"):
-            second = self.layer2.inducing(first.ii, below("layer2", noise))
+            second = self.layer2.draft(first.ii, below("layer2", samples))
         shortcut = None if self.shortcut is None else self.shortcut.inducing(G_ii)
-        ii = self._combine(G_ii if shortcut is None else shortcut[1], second.ii)
-        kl = {**above("layer1", first.kl), **above("layer2", second.kl)}
-        return BlockState(first, second, shortcut, ii, kl)
+        w_s, w_m = self.weights
+        ii = w_s * (G_ii if shortcut is None else shortcut[1]) + w_m * second.ii
+        return BlockDraft(first, second, shortcut, ii)
+
+    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockState:
+        """The inducing block through this residual block alone."""
+        draft = self.draft(G_ii, sample(self, noise))
+        return draft.complete(condition(self, draft.kernels()))
 
     def data(self, gram: GramBlocks, state: BlockState) -> tuple[GramBlocks, ByPath]:
         """The data through both branches."""
         with within("layer1"):
             middle, seen1 = self.layer1.data(gram, state.first)
-        with within("layer2"):
-            main, seen2 = self.layer2.data(middle, state.second)
-        seen = {**above("layer1", seen1), **above("layer2", seen2)}
-        skip = gram
+        seen = above("layer1", seen1)
+        through = gram
         if self.shortcut is not None and state.shortcut is not None:
-            skip, seen_skip = self.shortcut.data(gram, *state.shortcut)
+            through, seen_skip = self.shortcut.data(gram, *state.shortcut)
             seen.update(above("shortcut", seen_skip))
-        ti = self._combine(skip.ti, main.ti)
-        tt_diag = self._combine(skip.tt_diag, main.tt_diag)
-        return GramBlocks(state.ii, ti, tt_diag), seen
+        skip = Skip(through.ti, through.tt_diag, self.weights)
+        with within("layer2"):
+            out, seen2 = self.layer2.data(middle, state.second, skip)
+        seen.update(above("layer2", seen2))
+        return GramBlocks(state.ii, out.ti, out.tt_diag), seen
 
-    def start_grams_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockState:
+    def start_grams_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockDraft:
         """Start each layer's G_ii at the kernel it meets."""
         with within("layer1"):
             first = self.layer1.start_grams_(G_ii, below("layer1", noise))
         with within("layer2"):
             self.layer2.start_grams_(first.ii, below("layer2", noise))
-        return self.inducing(G_ii, noise)
-
-    def _combine(self, skip: Tensor, main: Tensor) -> Tensor:
-        w_s, w_m = self.weights
-        return w_s * skip + w_m * main
+        return self.draft(G_ii, sample(self, noise))
 
 
-def above(name: str, inner: ByPath) -> dict[str, Tensor]:
-    """Put ``name.`` in front of each path."""
-    return {f"{name}.{path}": value for path, value in inner.items()}
+def grams_of(module: nn.Module) -> dict[str, GramLayer]:
+    """The Gram layers of a module, by path."""
+    return {p: layer for p, layer in module.named_modules() if isinstance(layer, GramLayer)}
 
 
-def below(name: str, outer: ByPath) -> dict[str, Tensor]:
-    """The entries whose paths start with ``name.``, without it."""
-    start = f"{name}."
-    return {p.removeprefix(start): value for p, value in outer.items() if p.startswith(start)}
+def sample(module: nn.Module, noise: ByPath) -> dict[str, GramSample]:
+    """G̃_ii of all Gram layers of a module: parameters and noise are all it takes."""
+    return sample_together(grams_of(module), noise)
+
+
+def condition(
+    module: nn.Module, kernels: Mapping[str, tuple[Tensor, GramSample]]
+) -> dict[str, tuple[Conditional, Tensor]]:
+    """The conditionals and KLs of all Gram layers of a module, factorised together."""
+    K_ii = {path: K for path, (K, _) in kernels.items()}
+    samples = {path: drawn for path, (_, drawn) in kernels.items()}
+    return condition_together(grams_of(module), K_ii, samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -16,12 +17,13 @@ from gramian.nn.conv import KernelConv
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.inputs import DenseInput, PatchInput
 from gramian.nn.kernels import Kernel
-from gramian.nn.layers import BlockState, ByPath, DKMLayer, LayerState, ResidualBlock, above, below
+from gramian.nn.layers import DKMLayer, ResidualBlock, condition, sample
 from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
 from gramian.nn.norm import GramNorm
 from gramian.nn.output import GPOutput
 from gramian.nn.pooling import Pooling
 from gramian.nn.result import DKMResult, InducingChain
+from gramian.nn.states import BlockDraft, ByPath, LayerDraft, above, below
 from gramian.nn.whitening import ZCA
 
 Layer = DKMLayer | ResidualBlock
@@ -106,13 +108,16 @@ class DKM(nn.Module):
         """Everything that does not depend on the data, in one place."""
         self._check_noise(noise)
         input_ii = ii = self.inputs.inducing()
-        states: dict[str, LayerState | BlockState] = {}
-        kl: dict[str, Tensor] = {}
+        samples = sample(self.layers, noise)
+        drafts: dict[str, LayerDraft | BlockDraft] = {}
         for name, layer in self._named_layers():
             with within(name):
-                states[name] = state = layer.inducing(ii, below(name, noise))
-            kl.update(above(name, state.kl))
-            ii = state.ii
+                drafts[name] = draft = layer.draft(ii, below(name, samples))
+            ii = draft.ii
+        kernels = ChainMap(*(above(name, draft.kernels()) for name, draft in drafts.items()))
+        conditioned = condition(self.layers, kernels)
+        states = {n: draft.complete(below(n, conditioned)) for n, draft in drafts.items()}
+        kl = {path: own for path, (_, own) in conditioned.items()}
         pooled_ii = ii if self.pooling is None else self.pooling.inducing(ii)
         K_ii = self.kernel.inducing(pooled_ii)
         top_ii = self.norm.inducing(K_ii)

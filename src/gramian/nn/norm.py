@@ -104,11 +104,17 @@ class GramNorm(nn.Module):
         self, gram: GramBlocks, ii: Float[Tensor, "Pi Pi"], n_t: Float[Tensor, "..."]
     ) -> GramBlocks:
         """Normalise the data blocks by n_t; ``ii`` is the block that is already normalised."""
-        u = self._inducing_factor(gram.ii)
+        u, v = self.factors(gram.ii, n_t)
+        return GramBlocks(ii, v[..., None] * u * gram.ti, v.square() * gram.tt_diag)
+
+    def factors(
+        self, G_ii: Float[Tensor, "Pi Pi"], n_t: Float[Tensor, "..."]
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, "..."]]:
+        """u, one or one an inducing point, and v, one or one a data point, pixel or image."""
         v = n_t.rsqrt()
         if self.log_scale_data is not None:
             v = v * self.log_scale_data.exp()
-        return GramBlocks(ii, v[..., None] * u * gram.ti, v.square() * gram.tt_diag)
+        return self._inducing_factor(G_ii), v
 
     def forward(self, gram: GramBlocks) -> GramBlocks:
         """Normalise all blocks."""

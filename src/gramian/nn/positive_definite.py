@@ -28,8 +28,7 @@ class PositiveDefinite(nn.Module):
     @property
     def factor(self) -> Float[Tensor, "P P"]:
         """L."""
-        V = self.raw_factor
-        return (V.tril(-1) + V.diagonal().exp().diag()) / math.sqrt(len(V))
+        return factor_from(self.raw_factor)
 
     @property
     def matrix(self) -> Float[Tensor, "P P"]:
@@ -46,3 +45,9 @@ class PositiveDefinite(nn.Module):
     def extra_repr(self) -> str:
         """Size, for ``print``."""
         return f"{len(self.raw_factor)}"
+
+
+def factor_from(V: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers P P"]:
+    """L of V."""
+    diagonal = V.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
+    return (V.tril(-1) + diagonal) / math.sqrt(V.shape[-1])

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.layers import ByPath
 from gramian.nn.model import DKM
 from gramian.nn.norm import GramNorm, mean_over_batch
 from gramian.nn.result import DKMResult
+from gramian.nn.states import ByPath
+from gramian.train.allocator import keep_freed_memory
 from gramian.train.config import ConfigError
 
 Forward = Callable[[Tensor, ByPath], DKMResult]
@@ -49,6 +50,8 @@ class Engine:
             precision="32-true",  # does nothing; Fabric's 64-true rounds outputs to float32
         )
         self.fabric.launch()
+        if self.device.type == "cpu":
+            keep_freed_memory()
         if precision == "tf32":
             if self.device.type != "cuda":
                 raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")

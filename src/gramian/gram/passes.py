@@ -1,0 +1,175 @@
+"""Work over [data × inducing] matrices, each in one pass over memory, forward and backward.
+
+These matrices are the large ones (a pixel a row), and a chain of element-wise operations reads and
+writes them once an operation. Here a chain runs on a block of rows at a time, small enough to stay
+in the cache, with the matrix products of the block between: memory sees one read and one write.
+The gradients are written out for the same reason. They need no compiler, and are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK_BYTES = 2**21
+"""Small enough for the blocks of a few operands to share the cache of two cores."""
+
+
+def row_blocks(matrix: Float[Tensor, "N P"]) -> Iterator[slice]:
+    """Slices of rows; a single one on devices other than the CPU, whose caches work otherwise."""
+    rows = len(matrix)
+    if matrix.device.type == "cpu":
+        rows = max(1, BLOCK_BYTES // (matrix.shape[1] * matrix.element_size()))
+    for start in range(0, len(matrix), max(1, rows)):
+        yield slice(start, start + rows)
+
+
+def squared_norms(rows: Float[Tensor, "N P"]) -> Float[Tensor, " N"]:
+    """|x|² of each row, without writing the squares."""
+    return torch.linalg.vector_norm(rows, dim=1).square_()
+
+
+def normalized_gaussian(
+    c: Float[Tensor, "N P"],
+    x: Float[Tensor, " N"],
+    y: Float[Tensor, " P"],
+    w: Float[Tensor, ""],
+    b: Float[Tensor, ""],
+) -> Float[Tensor, "N P"]:
+    """w·s·exp(c/s − 1) + b with s_np = √(x_n y_p).
+
+    Of T = dK ∘ (K − b) the gradients are: dc = T/s; dx = Σ_p T(1 − c/s) / 2x, and dy likewise;
+    dw = ΣT / w; db = ΣdK.
+    """
+    K: Tensor = _NormalizedGaussian.apply(c, x, y, w, b)  # type: ignore[no-untyped-call]
+    return K
+
+
+class _NormalizedGaussian(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, c: Tensor, x: Tensor, y: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        tiny = torch.finfo(c.dtype).tiny
+        root_x, root_y = x.clamp_min(tiny).sqrt(), y.clamp_min(tiny).sqrt()
+        r, q = root_x.reciprocal(), root_y.reciprocal()
+        column = w * root_y / torch.e
+        K = torch.empty_like(c)
+        for rows in row_blocks(c):
+            k = torch.mul(c[rows], r[rows, None], out=K[rows])
+            k.mul_(q).exp_().mul_(root_x[rows, None]).mul_(column).add_(b)
+        ctx.save_for_backward(c, K, r, q, w, b)
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
+        c, K, r, q, w, b = ctx.saved_tensors
+        dc, sums = torch.empty_like(c), torch.empty_like(r)
+        ones, rows_of_ones = torch.ones_like(q), torch.ones_like(r)
+        sum_T, column_sums, db = w.new_zeros(()), torch.zeros_like(q), w.new_zeros(())
+        for rows in row_blocks(c):
+            T = torch.sub(K[rows], b).mul_(dK[rows])
+            d = torch.mul(T, r[rows, None], out=dc[rows]).mul_(q)
+            sum_T += T.sum()
+            db += dK[rows].sum()
+            T.addcmul_(d, c[rows], value=-1)  # T(1 − c/s)
+            torch.mv(T, ones, out=sums[rows])
+            column_sums.addmv_(T.mT, rows_of_ones[rows])
+        return dc, sums.mul_(r.square()).div_(2), column_sums * q.square() / 2, sum_T / w, db
+
+
+def project(
+    X: Float[Tensor, "N P"], R: Float[Tensor, "P columns"]
+) -> tuple[Float[Tensor, "N columns"], Float[Tensor, " N"]]:
+    """U = X R, and |u|² − |x|² of each row.
+
+    With Z = dU + 2 de ∘ U the gradients are dX = Z Rᵀ − 2 de ∘ X and dR = Xᵀ Z.
+    """
+    U, e = _Project.apply(X, R)  # type: ignore[no-untyped-call]
+    return U, e
+
+
+class _Project(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+        U, e = X.new_empty(len(X), R.shape[1]), X.new_empty(len(X))
+        for rows in row_blocks(X):
+            torch.mm(X[rows], R, out=U[rows])
+            torch.sub(squared_norms(U[rows]), squared_norms(X[rows]), out=e[rows])
+        ctx.save_for_backward(X, R, U)
+        return U, e
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dU: Tensor, de: Tensor) -> tuple[Tensor, Tensor]:
+        X, R, U = ctx.saved_tensors
+        dX, dR = torch.empty_like(X), torch.zeros_like(R)
+        twice, minus_twice = 2 * de[:, None], -2 * de[:, None]
+        for rows in row_blocks(X):
+            Z = torch.addcmul(dU[rows], U[rows], twice[rows])
+            torch.mul(X[rows], minus_twice[rows], out=dX[rows]).addmm_(Z, R.mT)
+            dR.addmm_(X[rows].mT, Z)
+        return dX, dR
+
+
+def cross(
+    U: Float[Tensor, "N columns"],
+    W: Float[Tensor, "P gamma"],
+    tail: Float[Tensor, " scale"] | None = None,
+    skip: Float[Tensor, "N P"] | None = None,
+    skip_weight: float = 1.0,
+) -> Float[Tensor, "N P"]:
+    """U_γ Wᵀ + U_P ∘ tail + skip_weight · skip, where U = [U_γ U_P]; U_P only with a tail."""
+    G: Tensor = _Cross.apply(U, W, tail, skip, skip_weight)  # type: ignore[no-untyped-call]
+    return G
+
+
+class _Cross(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        U: Tensor,
+        W: Tensor,
+        tail: Tensor | None,
+        skip: Tensor | None,
+        skip_weight: float,
+    ) -> Tensor:
+        P, gamma = W.shape
+        G = U.new_empty(len(U), P)
+        for rows in row_blocks(G):
+            g, u = G[rows], U[rows]
+            if tail is not None:
+                torch.mul(u[:, gamma:], tail, out=g)
+                if skip is not None:
+                    g.add_(skip[rows], alpha=skip_weight)
+            elif skip is not None:
+                torch.mul(skip[rows], skip_weight, out=g)
+            else:
+                g.zero_()
+            g.addmm_(u[:, :gamma], W.mT)
+        ctx.save_for_backward(U, W, tail)
+        ctx.skip_weight = None if skip is None else skip_weight
+        return G
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dG: Tensor) -> tuple[Tensor | None, ...]:
+        U, W, tail = ctx.saved_tensors
+        gamma = W.shape[1]
+        dU, dW = torch.empty_like(U), torch.zeros_like(W)
+        dtail = None if tail is None else W.new_zeros(len(W))
+        for rows in row_blocks(dG):
+            d, u, du = dG[rows], U[rows], dU[rows]
+            torch.mm(d, W, out=du[:, :gamma])
+            dW.addmm_(d.mT, u[:, :gamma])
+            if tail is not None and dtail is not None:
+                torch.mul(d, tail, out=du[:, gamma:])
+                dtail += (d * u[:, gamma:]).sum(0)
+        if tail is not None and dtail is not None and len(tail) == 1:
+            dtail = dtail.sum(0, keepdim=True)
+        dskip = None if ctx.skip_weight is None else ctx.skip_weight * dG
+        return dU, dW, dtail, dskip, None
