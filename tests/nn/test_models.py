@@ -411,7 +411,7 @@ def test_recomputed_activations_give_identical_gradients(build, data):
     x, gradients = data(), []
     for recompute in (False, True):
         model = build()
-        model.recompute_activations = recompute
+        model.recomputed = frozenset(model.layers if recompute else ())
         result = model(x, model.draw_noise(generator(0)))
         (result.marginals.mean.sum() + result.marginals.var.sum() + result.total_kl).backward()
         gradients.append([parameter.grad for parameter in model.parameters()])

@@ -21,11 +21,12 @@ BLOCK_BYTES = 2**21
 
 
 def row_blocks(matrix: Float[Tensor, "N P"]) -> Iterator[slice]:
-    """Slices of rows; a single one on devices other than the CPU, whose caches work otherwise."""
-    rows = len(matrix)
-    if matrix.device.type == "cpu":
-        rows = max(1, BLOCK_BYTES // (matrix.shape[1] * matrix.element_size()))
-    for start in range(0, len(matrix), max(1, rows)):
+    """Slices of rows: all at once off the CPU, where caches work otherwise, and in an export."""
+    if matrix.device.type != "cpu" or torch.compiler.is_exporting():
+        yield slice(None)
+        return
+    rows = max(1, BLOCK_BYTES // (matrix.shape[1] * matrix.element_size()))
+    for start in range(0, len(matrix), rows):
         yield slice(start, start + rows)
 
 
@@ -50,17 +51,33 @@ def normalized_gaussian(
     return K
 
 
+def roots(g: Float[Tensor, " N"]) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """√g and 1/√g, finite for g = 0."""
+    root = g.clamp_min(torch.finfo(g.dtype).tiny).sqrt()
+    return root, root.reciprocal()
+
+
+def gaussian_rows(
+    c: Float[Tensor, "N P"],
+    root: Float[Tensor, " N"],
+    r: Float[Tensor, " N"],
+    q: Float[Tensor, " P"],
+    column: Float[Tensor, " P"],
+    b: Float[Tensor, "..."],
+) -> Float[Tensor, "N P"]:
+    """root ∘ exp(r q ∘ c) ∘ column + b, by rows and columns."""
+    K = torch.empty_like(c)
+    for rows in row_blocks(c):
+        k = torch.mul(c[rows], r[rows, None], out=K[rows])
+        k.mul_(q).exp_().mul_(root[rows, None]).mul_(column).add_(b)
+    return K
+
+
 class _NormalizedGaussian(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, c: Tensor, x: Tensor, y: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        tiny = torch.finfo(c.dtype).tiny
-        root_x, root_y = x.clamp_min(tiny).sqrt(), y.clamp_min(tiny).sqrt()
-        r, q = root_x.reciprocal(), root_y.reciprocal()
-        column = w * root_y / torch.e
-        K = torch.empty_like(c)
-        for rows in row_blocks(c):
-            k = torch.mul(c[rows], r[rows, None], out=K[rows])
-            k.mul_(q).exp_().mul_(root_x[rows, None]).mul_(column).add_(b)
+        (root, r), (root_y, q) = roots(x), roots(y)
+        K = gaussian_rows(c, root, r, q, w * root_y / torch.e, b)
         ctx.save_for_backward(c, K, r, q, w, b)
         return K
 
@@ -173,3 +190,21 @@ class _Cross(torch.autograd.Function):
             dtail = dtail.sum(0, keepdim=True)
         dskip = None if ctx.skip_weight is None else ctx.skip_weight * dG
         return dU, dW, dtail, dskip, None
+
+
+def condition_diagonal(
+    Y: Float[Tensor, "N P"],
+    spread: Float[Tensor, " P"],
+    product: Float[Tensor, "P Q"],
+    skip: Float[Tensor, "N Q"] | None = None,
+    skip_weight: float = 1.0,
+) -> tuple[Float[Tensor, "N Q"], Float[Tensor, " N"]]:
+    """Y · product + skip_weight · skip, and Σ_p spread_p y_p² of each row. Without gradients."""
+    G, e = Y.new_empty(len(Y), product.shape[1]), Y.new_empty(len(Y))
+    for rows in row_blocks(Y):
+        torch.mv(Y[rows].square(), spread, out=e[rows])
+        if skip is None:
+            torch.mm(Y[rows], product, out=G[rows])
+        else:
+            torch.addmm(skip[rows], Y[rows], product, beta=skip_weight, out=G[rows])
+    return G, e

@@ -17,11 +17,13 @@ def window_mean(
     the joint matrix stays positive semi-definite.) The mean over a rectangle is that of the means
     of its rows, so two small products do it: M_H · values · M_Wᵀ.
     """
-    M_H, M_W = (_means(length, size, stride, values) for length in values.shape[1:])
+    M_H, M_W = (mean_matrix(length, size, stride, values) for length in values.shape[1:])
     return M_H @ (values @ M_W.mT)
 
 
-def _means(length: int, size: int, stride: int, like: Tensor) -> Float[Tensor, "windows length"]:
+def mean_matrix(
+    length: int, size: int, stride: int, like: Tensor
+) -> Float[Tensor, "windows length"]:
     """Row w averages the valid pixels of window w along one axis."""
     num_windows = (length + 2 * (size // 2) - size) // stride + 1
     first = torch.arange(num_windows, device=like.device)[:, None] * stride - size // 2

@@ -78,10 +78,10 @@ class KernelConv(nn.Module):
         ti = conv2d(ti, filters, stride=stride, padding=f // 2)
         return GramBlocks(K_ii, ti.permute(0, 2, 3, 1), window_mean(phi.tt_diag, f, stride))
 
-    def output_size(self, space: tuple[int, ...]) -> int:
-        """Pixels of the output map of a ``space`` = (H, W) map."""
-        padded = (size + 2 * (self.filter_size // 2) - self.filter_size for size in space)
-        return math.prod(size // self.stride + 1 for size in padded)
+    def output_space(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        """(H, W) of the output map of a (H, W) map."""
+        f = self.filter_size
+        return tuple((side + 2 * (f // 2) - f) // self.stride + 1 for side in space)
 
     def forward(self, phi: GramBlocks) -> GramBlocks:
         """All blocks of the convolved kernel."""

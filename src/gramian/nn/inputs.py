@@ -40,11 +40,15 @@ class DenseInput(nn.Module):
         X_i = self._scaled(self.inducing_points)
         return X_i @ X_i.mT / X_i.shape[1]
 
-    def data(self, x: Float[Tensor, "B N"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+    def rows(self, x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B Pi"], Float[Tensor, " B"]]:
         """G_ti = x X_iᵀ / N and g_tt = |x|² / N."""
         x, X_i = self._scaled(x), self._scaled(self.inducing_points)
         N = x.shape[1]
-        return GramBlocks(ii, x @ X_i.mT / N, x.square().sum(1) / N)
+        return x @ X_i.mT / N, x.square().sum(1) / N
+
+    def data(self, x: Float[Tensor, "B N"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+        """The data blocks."""
+        return GramBlocks(ii, *self.rows(x))
 
     def forward(self, x: Float[Tensor, "B N"]) -> GramBlocks:
         """All blocks for a batch of rows."""
@@ -96,13 +100,19 @@ class PatchInput(nn.Module):
         X_i = self.inducing_patches.flatten(1)
         return X_i @ X_i.mT / X_i.shape[1]
 
-    def data(self, images: Float[Tensor, "B C H W"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+    def rows(
+        self, images: Float[Tensor, "B C H W"]
+    ) -> tuple[Float[Tensor, "B H W Pi"], Float[Tensor, "B H W"]]:
         """G_ti and g_tt at every pixel."""
         X_i = self.inducing_patches
         images = images.contiguous(memory_format=torch.channels_last)  # and so all that follows
         ti = conv2d(images, X_i / X_i[0].numel(), padding=self.patch_size // 2)
         tt_diag = window_mean(images.square().mean(1), self.patch_size)
-        return GramBlocks(ii, ti.permute(0, 2, 3, 1), tt_diag)
+        return ti.permute(0, 2, 3, 1), tt_diag
+
+    def data(self, images: Float[Tensor, "B C H W"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+        """The data blocks."""
+        return GramBlocks(ii, *self.rows(images))
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> GramBlocks:
         """All blocks for a batch of images."""

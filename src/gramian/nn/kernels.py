@@ -77,7 +77,9 @@ class Kernel(nn.Module, ABC):
 
     def data(self, gram: GramBlocks, K_ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
         """K_ti and k_tt."""
-        return GramBlocks(K_ii, self._cross(gram), self.jitter(self._data_diagonal(gram)))
+        flat = gram.flat()
+        ti = self.rows(flat.ti, flat.tt_diag, flat.ii.diagonal()).view_as(gram.ti)
+        return GramBlocks(K_ii, ti, self.jitter(self.data_diagonal(gram.tt_diag)))
 
     def forward(self, gram: GramBlocks) -> GramBlocks:
         """K(G) for all blocks."""
@@ -85,20 +87,25 @@ class Kernel(nn.Module, ABC):
 
     def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
         g_ii = G_ii.diagonal()
-        return self._rows(G_ii, g_ii, g_ii)
+        return self.rows(G_ii, g_ii, g_ii)
 
-    def _cross(self, gram: GramBlocks) -> Float[Tensor, "B *space Pi"]:
-        flat = gram.flat()
-        return self._rows(flat.ti, flat.tt_diag, flat.ii.diagonal()).view_as(gram.ti)
-
-    def _rows(
+    def rows(
         self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
     ) -> Float[Tensor, "N Pi"]:
         """w·k + b of N points with P, before the jitter."""
         return self._affine(self.pairs(c, x[:, None], y))
 
-    def _data_diagonal(self, gram: GramBlocks) -> Float[Tensor, "B *space"]:
-        return self._affine(self.diagonal(gram.tt_diag))
+    def data_diagonal(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "B *space"]:
+        """w·k + b of data points with themselves, before the jitter."""
+        return self._affine(self.diagonal(tt_diag))
+
+    def variances(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """w and b; 1 and 0 where there is none."""
+        w, b = self.log_weight_var, self.log_bias_var
+        return (
+            torch.ones(()) if w is None else w.exp(),
+            torch.zeros(()) if b is None else b.exp(),
+        )
 
     def _affine(self, k: Tensor) -> Tensor:
         if self.log_weight_var is not None:
@@ -135,15 +142,11 @@ class NormalizedGaussian(Kernel):
         """Return x."""
         return x
 
-    def _rows(
+    def rows(
         self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
     ) -> Float[Tensor, "N Pi"]:
         """w·k + b in one pass over c."""
-        w, b = (
-            c.new_full((), start) if log is None else log.exp()
-            for log, start in ((self.log_weight_var, 1.0), (self.log_bias_var, 0.0))
-        )
-        return normalized_gaussian(c, x, y, w, b)
+        return normalized_gaussian(c, x, y, *self.variances())
 
 
 class ArcCosine(Kernel):
@@ -211,11 +214,15 @@ class _Composite(Kernel):
     def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
         return self.join(self.first._inducing(G_ii), self.second._inducing(G_ii))
 
-    def _cross(self, gram: GramBlocks) -> Float[Tensor, "B *space Pi"]:
-        return self.join(self.first._cross(gram), self.second._cross(gram))
+    def rows(
+        self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
+    ) -> Float[Tensor, "N Pi"]:
+        """Both kernels' values, joined."""
+        return self.join(self.first.rows(c, x, y), self.second.rows(c, x, y))
 
-    def _data_diagonal(self, gram: GramBlocks) -> Float[Tensor, "B *space"]:
-        return self.join(self.first._data_diagonal(gram), self.second._data_diagonal(gram))
+    def data_diagonal(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "B *space"]:
+        """Both kernels' values, joined."""
+        return self.join(self.first.data_diagonal(tt_diag), self.second.data_diagonal(tt_diag))
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Join the two kernels' values."""

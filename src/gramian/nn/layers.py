@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -100,8 +101,8 @@ class DKMLayer(nn.Module):
         """K_ti L_K⁻ᵀ and k_tt after the convolution: of whitened filters where those are fewer."""
         conditional = state.conditional
         if self.conv is not None:
-            num_rows = len(phi.ti) * self.conv.output_size(phi.ti.shape[1:-1])
-            if num_rows > self.conv.raw_mixing[0].numel():
+            space = self.conv.output_space(phi.ti.shape[1:-1])
+            if len(phi.ti) * math.prod(space) > self.conv.raw_mixing[0].numel():
                 return self.conv.data(phi, state.K_ii, conditional.kernel_factor)
             phi = self.conv.data(phi, state.K_ii)
         flat = phi.flat()

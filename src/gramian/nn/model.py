@@ -14,6 +14,8 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.errors import within
 from gramian.nn.checks import check_features
 from gramian.nn.conv import KernelConv
+from gramian.nn.frozen import FrozenDKM
+from gramian.nn.frozen_layers import FrozenOutput, freeze_layers
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.inputs import DenseInput, PatchInput
 from gramian.nn.kernels import Kernel
@@ -21,7 +23,7 @@ from gramian.nn.layers import DKMLayer, ResidualBlock, condition, sample
 from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
 from gramian.nn.norm import GramNorm
 from gramian.nn.output import GPOutput
-from gramian.nn.pooling import Pooling
+from gramian.nn.pooling import PooledState, Pooling
 from gramian.nn.result import DKMResult, InducingChain
 from gramian.nn.states import BlockDraft, ByPath, LayerDraft, above, below
 from gramian.nn.whitening import ZCA
@@ -45,8 +47,8 @@ class DKM(nn.Module):
         whiten_inducing: choose inducing inputs from whitened data. The published model takes them
             from the data as they are, and compares them with whitened data.
 
-    ``recompute_activations = True`` keeps only the blocks between layers in memory and computes the
-    rest again in the backward pass: less memory, more time, the same gradients.
+    ``recomputed`` names layers that keep only their input in memory and are computed again in the
+    backward pass: less memory, more time, the same gradients.
     """
 
     initialised: Tensor
@@ -76,7 +78,7 @@ class DKM(nn.Module):
         self.output = output
         self.likelihood = likelihood
         self.whiten_inducing = whiten_inducing
-        self.recompute_activations = False
+        self.recomputed: frozenset[str] = frozenset()
         self.register_buffer("initialised", torch.tensor(False))
 
     @property
@@ -93,11 +95,7 @@ class DKM(nn.Module):
 
         In training mode the running means of the normalisations move towards the batch's.
         """
-        if not self.initialised:
-            raise RuntimeError(
-                "the model has no start values yet: call model.initialise_(data, generator) "
-                "or load a state dict first"
-            )
+        self.check_initialised()
         self.check_data(x)
         result = self.propagate(x, self.inducing_chain(noise or {}))
         if self.training:
@@ -118,12 +116,13 @@ class DKM(nn.Module):
         conditioned = condition(self.layers, kernels)
         states = {n: draft.complete(below(n, conditioned)) for n, draft in drafts.items()}
         kl = {path: own for path, (_, own) in conditioned.items()}
-        pooled_ii = ii if self.pooling is None else self.pooling.inducing(ii)
-        K_ii = self.kernel.inducing(pooled_ii)
+        with within("pooling"):
+            pooled = PooledState(ii) if self.pooling is None else self.pooling.inducing(ii)
+        K_ii = self.kernel.inducing(pooled.ii)
         top_ii = self.norm.inducing(K_ii)
         with within("output"):
             output, kl["output"] = self.output.inducing(top_ii)
-        return InducingChain(input_ii, states, pooled_ii, K_ii, top_ii, output, kl)
+        return InducingChain(input_ii, states, pooled, K_ii, top_ii, output, kl)
 
     def propagate(self, x: Tensor, chain: InducingChain) -> DKMResult:
         """The data through the layers, along the inducing chain."""
@@ -131,16 +130,13 @@ class DKM(nn.Module):
         gram = self.first_gram(x, chain)
         for name, layer in self._named_layers():
             with within(name):
-                if self.recompute_activations and torch.is_grad_enabled():
+                state = chain.layers[name]
+                if name in self.recomputed and torch.is_grad_enabled():  # noise is an argument
                     gram, seen_here = checkpoint(
-                        layer.data,
-                        gram,
-                        chain.layers[name],
-                        use_reentrant=False,
-                        preserve_rng_state=False,  # all noise is an argument
+                        layer.data, gram, state, use_reentrant=False, preserve_rng_state=False
                     )
                 else:
-                    gram, seen_here = layer.data(gram, chain.layers[name])
+                    gram, seen_here = layer.data(gram, state)
             seen.update(above(name, seen_here))
         K, seen_top = self.top(gram, chain)
         seen.update(seen_top)
@@ -154,11 +150,39 @@ class DKM(nn.Module):
 
     def top(self, gram: GramBlocks, chain: InducingChain) -> tuple[GramBlocks, ByPath]:
         """Pooling, the last kernel and its normalisation."""
-        with within("pooling"):
-            pooled = gram if self.pooling is None else self.pooling.data(gram, chain.pooled_ii)
+        pooled = gram if self.pooling is None else self.pooling.data(gram, chain.pooled)
         K = self.kernel.data(pooled, chain.K_ii)
         n_t = self.norm.data_mean(K.tt_diag)
         return self.norm.data(K, chain.top_ii, n_t), {"norm": n_t.detach()}
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether predictions are a function of one data point, and not of its batch."""
+        return all(norm.choice.statistics == "running" for _, norm in self._named_norms())
+
+    @torch.no_grad()
+    def freeze(self) -> FrozenDKM:
+        """The model as it is now, for prediction only: what the data do not need is computed once.
+
+        Exact, several times faster and free of factorisations, so that it can be exported. Needs
+        running statistics in the normalisations.
+        """
+        self.check_initialised()
+        was_training = self.training
+        self.eval()
+        try:
+            chain = self.inducing_chain({})
+            return FrozenDKM(
+                whitening=self.whitening,
+                inputs=self.inputs,
+                layers=freeze_layers(dict(self._named_layers()), chain, self.data_shape[1:]),
+                pooling=self.pooling,
+                pooled=chain.pooled,
+                output=FrozenOutput(self.kernel, self.norm, chain),
+                variance_check=self.output.variance_check,
+            )
+        finally:
+            self.train(was_training)
 
     def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Fresh SKR noise for one training step, one entry a Gram layer; {} in evaluation mode."""
@@ -256,6 +280,14 @@ class DKM(nn.Module):
         for path, module in self.layers.named_modules():
             if isinstance(module, GramLayer):
                 yield path, module
+
+    def check_initialised(self) -> None:
+        """Raise unless the model has start values."""
+        if not self.initialised:
+            raise RuntimeError(
+                "the model has no start values yet: call model.initialise_(data, generator) "
+                "or load a state dict first"
+            )
 
     def check_data(self, x: Tensor) -> None:
         """Raise unless ``x`` is a batch for this model: shape, dtype, finite."""

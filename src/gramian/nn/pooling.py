@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -22,6 +23,14 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.linalg import cholesky, solve_lower
+
+
+@dataclass(frozen=True, slots=True)
+class PooledState:
+    """What a pooling has worked out from the inducing points alone."""
+
+    ii: Float[Tensor, "Po Po"]  # after pooling
+    inverse_factor: Float[Tensor, "Pi Pi"] | None = None  # L⁻¹, with G_ii = L Lᵀ before pooling
 
 
 class Pooling(nn.Module, ABC):
@@ -43,12 +52,22 @@ class Pooling(nn.Module, ABC):
         return self.raw_mixing / math.sqrt(self.raw_mixing.shape[-1])
 
     @abstractmethod
-    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
-        """The inducing block after pooling."""
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
+        """The inducing block after pooling, and what the data need of the one before it."""
 
     @abstractmethod
-    def data(self, gram: GramBlocks, pooled_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
+    def pool(
+        self,
+        ti: Float[Tensor, "B S Pi"],
+        tt_diag: Float[Tensor, "B S"],
+        state: PooledState,
+    ) -> tuple[Float[Tensor, "B Po"], Float[Tensor, " B"]]:
+        """The data blocks, from pixels to images."""
+
+    def data(self, gram: GramBlocks, state: PooledState) -> GramBlocks:
         """The data blocks after pooling."""
+        ti, tt_diag = self.pool(gram.ti.flatten(1, -2), gram.tt_diag.flatten(1), state)
+        return GramBlocks(state.ii, ti, tt_diag)
 
     def forward(self, gram: GramBlocks) -> GramBlocks:
         """Pool all blocks."""
@@ -73,21 +92,24 @@ class SpatialMean(Pooling):
     def __init__(self, mixing_shape: tuple[int, int, int] | None = None) -> None:
         super().__init__(mixing_shape)
 
-    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""
         C = self.mixing  # [Po, S, Pi]
         if C is None:
-            return G_ii
-        return (C @ G_ii).flatten(1) @ C.flatten(1).mT / C.shape[1]
+            return PooledState(G_ii)
+        return PooledState((C @ G_ii).flatten(1) @ C.flatten(1).mT / C.shape[1])
 
-    def data(self, gram: GramBlocks, pooled_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
-        """The data blocks after pooling."""
-        ti, tt_diag = gram.ti.flatten(1, -2), gram.tt_diag.flatten(1)
+    def pool(
+        self,
+        ti: Float[Tensor, "B S Pi"],
+        tt_diag: Float[Tensor, "B S"],
+        state: PooledState,
+    ) -> tuple[Float[Tensor, "B Po"], Float[Tensor, " B"]]:
+        """Means over the pixels, or their mixing."""
         C = self.mixing
         if C is None:
-            return GramBlocks(pooled_ii, ti.mean(1), tt_diag.mean(1))
-        mixed = ti.flatten(1) @ C.flatten(1).mT / C.shape[1]
-        return GramBlocks(pooled_ii, mixed, tt_diag.mean(1))
+            return ti.mean(1), tt_diag.mean(1)
+        return ti.flatten(1) @ C.flatten(1).mT / C.shape[1], tt_diag.mean(1)
 
 
 class NystromMean(Pooling):
@@ -102,19 +124,24 @@ class NystromMean(Pooling):
     def __init__(self, mixing_shape: tuple[int, int] | None = None) -> None:
         super().__init__(mixing_shape)
 
-    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""
+        L = cholesky(G_ii, what="pooled G_ii")
+        eye = torch.eye(len(L), dtype=L.dtype, device=L.device)
         C = self.mixing
-        return G_ii if C is None else C @ G_ii @ C.mT
+        return PooledState(G_ii if C is None else C @ G_ii @ C.mT, solve_lower(L, eye))
 
-    def data(self, gram: GramBlocks, pooled_ii: Float[Tensor, "Po Po"]) -> GramBlocks:
-        """The data blocks after pooling."""
-        ti, tt_diag = gram.ti.flatten(1, -2), gram.tt_diag.flatten(1)
-        S = tt_diag.shape[1]
-        m = ti.mean(1)
-        L = cholesky(gram.ii, what="pooled G_ii")
-        explained_mean = solve_lower(L, m.mT).square().sum(0)
-        explained = solve_lower(L, ti.flatten(0, 1).mT).square().sum(0).view_as(tt_diag)
-        g = explained_mean + (tt_diag - explained).sum(1) / S**2
+    def pool(
+        self,
+        ti: Float[Tensor, "B S Pi"],
+        tt_diag: Float[Tensor, "B S"],
+        state: PooledState,
+    ) -> tuple[Float[Tensor, "B Po"], Float[Tensor, " B"]]:
+        """The mean of ti, and of G_tt what the inducing points explain of other pixels."""
+        assert state.inverse_factor is not None
+        whitener = state.inverse_factor.mT
+        S, m = tt_diag.shape[1], ti.mean(1)
+        unexplained = tt_diag - (ti @ whitener).square().sum(-1)
+        g = (m @ whitener).square().sum(-1) + unexplained.sum(1) / S**2
         C = self.mixing
-        return GramBlocks(pooled_ii, m if C is None else m @ C.mT, g)
+        return m if C is None else m @ C.mT, g

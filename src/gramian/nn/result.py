@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.output import OutputState
+from gramian.nn.pooling import PooledState
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class InducingChain:
 
     input_ii: Tensor
     layers: dict[str, Any]  # the state of each layer, a LayerState or a BlockState
-    pooled_ii: Tensor
+    pooled: PooledState
     K_ii: Tensor
     top_ii: Tensor
     output: OutputState

@@ -47,7 +47,8 @@ class TrainConfig:
         device: auto, cpu, cuda or mps.
         devices: processes on this machine.
         num_nodes: machines.
-        recompute_activations: less memory, more time, same gradients.
+        recompute_activations: in every layer: least memory, more time, same gradients.
+        memory: what a step may take in all, such as 3.9GB: recompute the layers that this needs.
         on_numerical_error: raise; skip the batch; or rollback to the last checkpoint and go on with
             other noise.
         max_numerical_errors: so many skips or rollbacks are too many.
@@ -79,6 +80,7 @@ class TrainConfig:
     devices: int = 1
     num_nodes: int = 1
     recompute_activations: bool = False
+    memory: str | None = None
     on_numerical_error: Literal["raise", "skip", "rollback"] = "raise"
     max_numerical_errors: int = 20
     evaluate_every: int = 1

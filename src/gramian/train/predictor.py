@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.config import DKMConfig
+from gramian.nn.frozen import FrozenDKM
 from gramian.nn.likelihoods import Categorical, Gaussian
 from gramian.nn.model import DKM
 from gramian.train.config import build_model, model_config_from_dict, model_config_to_dict
@@ -28,6 +30,34 @@ class PretrainedError(Exception):
     """A folder does not hold a saved model that this version can read."""
 
     exit_code = 1
+
+
+_FROZEN: WeakKeyDictionary[DKM, tuple[tuple[int, ...], FrozenDKM]] = WeakKeyDictionary()
+"""The last frozen form of each model, with the versions of the tensors that it was made from."""
+
+
+def prediction_of(model: DKM) -> Callable[[Tensor], Marginals]:
+    """The model's frozen form, made anew only when a parameter or buffer has changed.
+
+    A model that normalises by the batch at hand, as published, has none and predicts by itself.
+    """
+    if not model.can_freeze:
+        return lambda x: _predict_unfrozen(model, x)
+    versions = tuple(tensor._version for tensor in model.state_dict(keep_vars=True).values())
+    kept = _FROZEN.get(model)
+    if kept is None or kept[0] != versions:
+        kept = _FROZEN[model] = versions, model.freeze()
+    return kept[1]
+
+
+@torch.no_grad()
+def _predict_unfrozen(model: DKM, x: Tensor) -> Marginals:
+    was_training = model.training
+    model.eval()
+    try:
+        return model(x).marginals
+    finally:
+        model.train(was_training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +84,13 @@ class Predictor:
     seed: int = 0
 
     def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
-        """q(f) in batches. What does not depend on the data is computed once."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                chain = self.model.inducing_chain({})
-            device = self.model.output.q_mean.device
-            for batch in x.split(batch_size):
-                inputs = self.scaler(batch, self.model.dtype).to(device)
-                self.model.check_data(inputs)
-                with torch.no_grad():  # not around the yield: it would leak into the caller
-                    q = self.model.propagate(inputs, chain).marginals
-                yield q
-        finally:
-            self.model.train(was_training)
+        """q(f) in batches, from the model's frozen form."""
+        predict = prediction_of(self.model)
+        device = self.model.output.q_mean.device
+        for batch in x.split(batch_size):
+            inputs = self.scaler(batch, self.model.dtype).to(device)
+            self.model.check_data(inputs)
+            yield predict(inputs)
 
     def samples(self) -> Float[Tensor, "S 1 C"]:
         """The Monte-Carlo samples that all predictions share."""

@@ -17,6 +17,7 @@ from gramian.train.cost import expectation
 from gramian.train.engine import Engine
 from gramian.train.epoch_sums import add_step, epoch_row
 from gramian.train.evaluate import condition_numbers, evaluate, figures
+from gramian.train.memory import choose_recomputed
 from gramian.train.patience import Best, best_of, is_over
 from gramian.train.predictor import Predictor
 from gramian.train.progress import ProgressView
@@ -79,8 +80,9 @@ class Trainer:
         self.folder = folder
         self.writes = engine.is_first and folder is not None
         self.model = predictor.model.to(engine.dtype).train()
-        self.model.recompute_activations = config.recompute_activations
         self.batch_size = min(config.batch_size, len(task.train))
+        share = math.ceil(self.batch_size / engine.world_size)
+        self.model.recomputed = choose_recomputed(self.model, share, config)
         self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
         self.quiet = quiet

@@ -1,0 +1,82 @@
+"""A trained model for prediction only: what ``DKM.freeze`` returns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gramian.gram.blocks import Marginals
+from gramian.gram.conditional import VarianceCheck
+from gramian.gram.errors import within
+from gramian.nn.frozen_kernels import copied
+from gramian.nn.frozen_layers import FrozenBlock, FrozenLayer, FrozenOutput
+from gramian.nn.inputs import DenseInput, PatchInput
+from gramian.nn.pooling import PooledState, Pooling
+from gramian.nn.whitening import ZCA
+
+
+class FrozenDKM(nn.Module):
+    """Data → marginals: those of the model in evaluation mode, without gradients.
+
+    The file ``frozen_layers`` says how. Later changes of the model do not reach the frozen form.
+    Negative variances are an error, or count as 0, as the model's ``variance_check`` has it.
+
+    Args:
+        whitening, inputs, pooling: of the model (copied).
+        layers: frozen, by name.
+        pooled: what the pooling needs of the inducing points.
+        output: frozen.
+        variance_check: of the layers and the output.
+    """
+
+    def __init__(
+        self,
+        *,
+        whitening: ZCA | None,
+        inputs: DenseInput | PatchInput,
+        layers: dict[str, FrozenLayer | FrozenBlock],
+        pooling: Pooling | None,
+        pooled: PooledState,
+        output: FrozenOutput,
+        variance_check: VarianceCheck,
+    ) -> None:
+        super().__init__()
+        self.whitening = None if whitening is None else copied(whitening)
+        self.inputs = copied(inputs)
+        self.layers = nn.ModuleDict(layers)
+        self.pooling = None if pooling is None else copied(pooling)
+        self.pooled = pooled
+        self.output = output
+        self.variance_check = variance_check
+        self.eval()
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Marginals:
+        """Marginals of a batch, [B, *data_shape]."""
+        data = self.inputs.rows(x if self.whitening is None else self.whitening(x))
+        variances: dict[str, Tensor] = {}
+        for name, layer in self.layers.items():
+            data, seen = layer(data)
+            variances.update((f"{name}{path}", variance) for path, variance in seen.items())
+        if self.pooling is not None:
+            ti, tt_diag = data
+            data = self.pooling.pool(ti.flatten(1, -2), tt_diag.flatten(1), self.pooled)
+        q = self.output(data)
+        if torch.compiler.is_exporting():
+            return q
+        self._check(variances)
+        with within("output"):
+            var, _ = self.variance_check(q.var)
+        return Marginals(q.mean, var)
+
+    def _check(self, variances: dict[str, Tensor]) -> None:
+        """Raise where the model would have: at the first layer with a bad variance.
+
+        One look at the smallest of each layer; most of the time there is nothing more to see.
+        """
+        if variances:
+            smallest = torch.stack([variance.amin() for variance in variances.values()])
+            if not (smallest > self.variance_check.threshold).all():  # or NaN
+                for path, variance in variances.items():
+                    with within(path):
+                        self.variance_check(variance)

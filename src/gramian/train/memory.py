@@ -1,0 +1,125 @@
+"""The memory of a training step, estimated before it runs, and which layers to compute twice."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gramian.nn.layers import DKMLayer, ResidualBlock
+from gramian.nn.model import DKM
+from gramian.train.config import ConfigError, TrainConfig
+
+CHAIN = 4  # bytes that autograd keeps of the inducing chain, for each byte of parameters (counted)
+VECTORS = 12  # vectors of the size of g_tt that autograd keeps for a layer (counted)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """Bytes that a layer of ``model.layers`` needs in a training step."""
+
+    inside: int  # what autograd keeps within the layer; not kept if the layer is recomputed
+    output: int  # its output, which the next layer keeps
+    work: int  # gradients within the layer in the backward pass
+
+
+def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
+    """The memory of each layer, from the sizes of what it keeps: Φ_ti, X and U (see DKMLayer)."""
+    size = torch.finfo(model.dtype).bits // 8
+    space: tuple[int, ...] = model.data_shape[1:]
+    memories: dict[str, LayerMemory] = {}
+    for name, module in model.layers.items():
+        parts = [module.layer1, module.layer2] if isinstance(module, ResidualBlock) else [module]
+        kept, gradients = 0, []
+        output = 0
+        for number, part in enumerate(parts):
+            assert isinstance(part, DKMLayer)
+            P, rows_in = part.gram.num_inducing, math.prod(space)
+            P_in = P if part.conv is None else part.conv.raw_mixing.shape[1]
+            space = space if part.conv is None else part.conv.output_space(space)
+            rows, skr = math.prod(space), part.gram.skr
+            gamma = skr.gamma(P) if skr.samples else P
+            columns = gamma + (P if skr.jitter else 0)
+            output = rows * P
+            kept += rows_in * P_in + rows * (P + columns) + VECTORS * rows
+            kept += output if number + 1 < len(parts) else 0
+            gradients.append(2 * rows_in * P_in + rows * (P + columns))
+        work = max(gradients) + output
+        memories[name] = LayerMemory(*(size * batch * n for n in (kept, output, work)))
+    return memories
+
+
+def peak_bytes(memories: Mapping[str, LayerMemory], recomputed: Collection[str]) -> int:
+    """The most that the layers need at one time, in the backward pass from the last to the first.
+
+    A layer's turn needs all that is kept of the layers before it, and its own inside and gradients.
+    """
+    before, peak = 0, 0
+    for name, memory in memories.items():
+        before += memory.output
+        peak = max(peak, before + memory.inside + memory.work)
+        before += 0 if name in recomputed else memory.inside
+    return peak
+
+
+def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
+    """What a training step adds to a model: gradients, Adam, the inducing chain, the layers."""
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+    return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
+
+
+def choose_recomputed(model: DKM, batch: int, config: TrainConfig) -> frozenset[str]:
+    """The layers that the settings want recomputed: all, as many as memory needs, or none."""
+    if config.recompute_activations:
+        return frozenset(model.layers)
+    if config.memory is None:
+        return frozenset()
+    return layers_to_recompute(model, batch, parse_bytes(config.memory))
+
+
+def layers_to_recompute(model: DKM, batch: int, budget: int) -> frozenset[str]:
+    """The layers to compute again in the backward pass, so that a step fits into ``budget`` bytes.
+
+    One at a time the layer is chosen that lowers the peak most. ConfigError if even all of them
+    are not enough.
+    """
+    present = resident_bytes(model.output.q_mean.device)
+    memories = layer_memories(model, batch)
+    recomputed: set[str] = set()
+    while present + step_bytes(model, batch, recomputed) > budget:
+        left = [name for name in memories if name not in recomputed]
+        if not left:
+            least = present + step_bytes(model, batch, recomputed)
+            raise ConfigError(
+                f"a step needs about {least / 1e9:.2f} GB even if every layer is recomputed, but "
+                f"memory is {budget / 1e9:.2f} GB: lower the batch size or the inducing points"
+            )
+        recomputed.add(min(left, key=lambda name: peak_bytes(memories, {*recomputed, name})))
+    return frozenset(recomputed)
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes such as 4000000000, 3.9GB or 800 MiB."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    try:
+        number = float(found[1]) if found else 0.0
+    except ValueError:
+        number = 0.0
+    if not found or number <= 0:
+        raise ConfigError(f"memory must be a number of bytes such as 3.9GB, got {text!r}")
+    return int(number * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " "))
+
+
+def resident_bytes(device: torch.device) -> int:
+    """Memory in use now: of the process, or of this process on a CUDA device; 0 if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * 4096

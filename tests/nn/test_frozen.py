@@ -1,0 +1,133 @@
+"""The frozen form must be the model in evaluation mode, to rounding."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gramian import SKR, NegativeVarianceError, NormChoice, VarianceCheck
+from gramian.nn.kernels import KERNELS, NormalizedGaussian
+from tests.nn.test_models import DENSE, SMALL, conv_model, dense_model, images, rows
+from tests.samples import random_
+
+CONV = {
+    "published": {},
+    "no_skr": {"skr": SKR.off()},
+    "jitter_only": {"skr": SKR(None)},
+    "nngp": {"nu": math.inf, "skr": SKR.off()},
+    "no_whitening": {"whitening": False},
+    "unequal_weights": {"residual_weights": (0.3, 0.9)},
+    "plain_kernel": {"weight_var": None, "bias_var": None},
+    "clamped": {"variance_check": VarianceCheck(clamp=True)},
+    **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
+    **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},
+    **{
+        f"norm_{data}_{scale}": {
+            "norm": NormChoice(data=data, scale_data=scale, scale_inducing="local")
+        }
+        for data in ("none", "global", "local", "location", "image")
+        for scale in ("none", "location")
+    },
+}
+
+
+def moved(model):
+    """Away from the start values, where much is special."""
+    return random_(model, 3).eval()
+
+
+def assert_same(a, b, rtol):
+    torch.testing.assert_close(
+        a.mean, b.mean, rtol=rtol, atol=rtol * b.mean.detach().abs().max().item()
+    )
+    torch.testing.assert_close(
+        a.var, b.var, rtol=rtol, atol=rtol * b.var.detach().abs().max().item()
+    )
+
+
+@pytest.mark.parametrize("changes", CONV.values(), ids=CONV)
+def test_a_frozen_image_model_is_the_model(changes):
+    model = moved(conv_model(replace(SMALL, **changes)))
+    assert_same(model.freeze()(images(5, seed=7)), model(images(5, seed=7)).marginals, 1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("skr", [SKR(), SKR.off()], ids=["skr", "plain"])
+@pytest.mark.parametrize("num_layers", [0, 2])
+def test_a_frozen_dense_model_is_the_model(kernel, skr, num_layers):
+    config = replace(DENSE, kernel=kernel, skr=skr, num_layers=num_layers)
+    model = moved(dense_model(config))
+    assert_same(model.freeze()(rows(5, seed=7)), model(rows(5, seed=7)).marginals, 1e-10)
+
+
+def test_a_kernel_of_ones_own_freezes_too(monkeypatch):
+    monkeypatch.setitem(
+        KERNELS, "sum", lambda *args: NormalizedGaussian(*args) + KERNELS["matern32"]()
+    )
+    model = moved(conv_model(replace(SMALL, kernel="sum")))
+    assert_same(model.freeze()(images()), model(images()).marginals, 1e-10)
+
+
+def test_in_float32_the_frozen_form_is_as_accurate_as_the_model():
+    exact = moved(conv_model())
+    model = copy.deepcopy(exact).float()
+    truth, x = exact(images()).marginals, images().float()
+    for q in (model.freeze()(x), model(x).marginals):
+        assert (q.mean - truth.mean).abs().max() / truth.mean.abs().max() < 1e-4
+        assert (q.var - truth.var).abs().max() / truth.var.abs().max() < 1e-4
+
+
+def test_freezing_changes_nothing_and_later_changes_do_not_reach_the_frozen_form():
+    model = conv_model().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    frozen = model.freeze()
+    assert model.training
+    assert not frozen.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    q = frozen(images())
+    random_(model)
+    with torch.no_grad():
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.add_(1)
+    assert torch.equal(frozen(images()).mean, q.mean)
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    assert not q.mean.requires_grad
+
+
+def test_a_prediction_does_not_depend_on_the_batch():
+    frozen, x = conv_model().freeze(), images()
+    alone = torch.cat([frozen(x[i : i + 1]).mean for i in range(len(x))])
+    torch.testing.assert_close(alone, frozen(x).mean, rtol=1e-12, atol=1e-12)
+
+
+def test_statistics_of_the_batch_cannot_be_frozen():
+    model = conv_model(replace(SMALL, norm=NormChoice(statistics="batch")))
+    assert not model.can_freeze
+    with pytest.raises(ValueError, match="statistics of the batch at hand cannot be frozen"):
+        model.freeze()
+
+
+def test_a_model_without_start_values_cannot_be_frozen():
+    model = conv_model()
+    model.initialised.fill_(False)
+    with pytest.raises(RuntimeError, match="no start values"):
+        model.freeze()
+
+
+def test_a_bad_variance_names_the_layer():
+    frozen = conv_model().freeze()
+    frozen.layers["stage1_block2"].layer1.spread.fill_(-1e6)
+    with pytest.raises(NegativeVarianceError, match=r"^stage1_block2\.layer1: 432 of 432 "):
+        frozen(images())
+
+
+def test_clamped_variances_count_as_zero():
+    frozen = conv_model(replace(SMALL, variance_check=VarianceCheck(clamp=True))).freeze()
+    frozen.output.spread.fill_(-1e6)
+    assert frozen(images()).var.eq(0).all()
+    frozen.layers["stage1_block2"].layer1.spread.fill_(math.nan)
+    with pytest.raises(NegativeVarianceError, match=r"^stage1_block2\.layer1: 432 of 432 "):
+        frozen(images())
