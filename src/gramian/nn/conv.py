@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from gramian.gram.blocks import GramBlocks
+from gramian.gram.congruence import congruence
 from gramian.gram.linalg import solve_lower
 from gramian.gram.windows import window_mean
 
@@ -56,9 +57,8 @@ class KernelConv(nn.Module):
         return self.raw_mixing / math.sqrt(self.raw_mixing.shape[1])
 
     def inducing(self, phi_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
-        """K_ii, as two products: all C_d Φ at once, then the sum over d and P_in in one."""
-        C = self.mixing.flatten(2).mT  # [Po, D, Pi]
-        return (C @ phi_ii).flatten(1) @ C.flatten(1).mT / C.shape[1]
+        """K_ii."""
+        return congruence(self.mixing.flatten(2).mT, phi_ii)
 
     def data(
         self,

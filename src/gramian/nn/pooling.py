@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
+from gramian.gram.congruence import congruence
 from gramian.gram.linalg import cholesky, solve_lower
 
 
@@ -97,7 +98,7 @@ class SpatialMean(Pooling):
         C = self.mixing  # [Po, S, Pi]
         if C is None:
             return PooledState(G_ii)
-        return PooledState((C @ G_ii).flatten(1) @ C.flatten(1).mT / C.shape[1])
+        return PooledState(congruence(C, G_ii))
 
     def pool(
         self,
