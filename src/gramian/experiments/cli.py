@@ -12,6 +12,7 @@ COMMANDS = {
     "evaluate": "figures of a trained model on a data set",
     "predict": "class, probability, entropy and latent variance of images or rows",
     "data": "list, fetch and verify data sets",
+    "bench": "speed and memory beside a network of the same widths",
     "info": "versions and devices, or what a trained model is made of",
 }
 HELP = """usage: gramian COMMAND [options]      gramian COMMAND --help

@@ -74,9 +74,8 @@ class KernelConv(nn.Module):
         filters = self.mixing / f**2
         if whitener is not None:
             filters = solve_lower(whitener, filters.flatten(1)).view_as(filters)
-        ti = phi.ti.permute(0, 3, 1, 2)  # channels first in name, channels last in memory
-        ti = conv2d(ti, filters, stride=stride, padding=f // 2)
-        return GramBlocks(K_ii, ti.permute(0, 2, 3, 1), window_mean(phi.tt_diag, f, stride))
+        ti = convolve(phi.ti, filters, stride)
+        return GramBlocks(K_ii, ti, window_mean(phi.tt_diag, f, stride))
 
     def output_space(self, space: tuple[int, ...]) -> tuple[int, ...]:
         """(H, W) of the output map of a (H, W) map."""
@@ -106,3 +105,18 @@ class KernelConv(nn.Module):
         """Sizes, for ``print``."""
         P_out, P_in, f, _ = self.raw_mixing.shape
         return f"{P_in} → {P_out}, {f}×{f}, stride {self.stride}"
+
+
+def convolve(
+    maps: Float[Tensor, "B H W Pi"], filters: Float[Tensor, "Po Pi f f"], stride: int
+) -> Float[Tensor, "B height width Po"]:
+    """Cross-correlation of maps with channels last, zeros outside.
+
+    A single pixel is a product: quicker, and oneDNN's weight gradient of a 1×1 convolution with a
+    stride and few channels writes past its buffer (oneDNN issue 6035).
+    """
+    f = filters.shape[-1]
+    if f == 1:
+        return maps[:, ::stride, ::stride] @ filters.flatten(1).mT
+    channels_first = maps.permute(0, 3, 1, 2)  # in name; in memory channels are last
+    return conv2d(channels_first, filters, stride=stride, padding=f // 2).permute(0, 2, 3, 1)

@@ -15,13 +15,12 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
 
 from gramian.gram.blocks import Marginals
 from gramian.gram.linalg import solve_lower
 from gramian.gram.passes import condition_diagonal
 from gramian.gram.windows import mean_matrix
-from gramian.nn.conv import KernelConv
+from gramian.nn.conv import KernelConv, convolve
 from gramian.nn.frozen_kernels import Data, copied, freeze_kernel
 from gramian.nn.kernels import Kernel
 from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
@@ -106,9 +105,8 @@ class FrozenMixing(nn.Module):
         """Mix."""
         if self.filters.ndim == 2:
             return ti @ self.filters.mT, tt_diag
-        padding = self.filters.shape[-1] // 2
-        mixed = conv2d(ti.permute(0, 3, 1, 2), self.filters, stride=self.stride, padding=padding)
-        return mixed.permute(0, 2, 3, 1), self.rows @ (tt_diag @ self.columns.mT)
+        mixed = convolve(ti, self.filters, self.stride)
+        return mixed, self.rows @ (tt_diag @ self.columns.mT)
 
 
 class FrozenLayer(nn.Module):
@@ -150,9 +148,7 @@ class FrozenLayer(nn.Module):
         """The data through the layer, plus a weighted ``skip``, and its unchecked variances."""
         y, k_tt = self.mixing(*self.kernel(*data))
         in_product = None if skip is None or not self.norm.is_folded else skip[0].flatten(0, -2)
-        ti, more = condition_diagonal(
-            y.flatten(0, -2), self.spread, self.product, in_product, skip_weight
-        )
+        ti, more = _condition(y.flatten(0, -2), self.spread, self.product, in_product, skip_weight)
         variance = k_tt + more.view_as(k_tt)
         g_tt = variance.clamp_min(0.0) if self.clamp else variance
         ti, tt = self.norm(ti.view(*k_tt.shape, -1), g_tt)
@@ -234,7 +230,7 @@ class FrozenOutput(nn.Module):
         """Marginals of pooled data."""
         ti, k_tt = self.norm(*self.kernel(*data))
         y = ti @ self.filters
-        mean, more = condition_diagonal(y, self.spread, self.means)
+        mean, more = _condition(y, self.spread, self.means)
         return Marginals(mean, (k_tt + more)[:, None])
 
 
@@ -249,3 +245,17 @@ def freeze_layers(
         frozen[name] = kind(layer, state, G_ii, space)  # type: ignore[arg-type]
         G_ii, space = state.ii, frozen[name].output_space
     return frozen
+
+
+def _condition(
+    y: Float[Tensor, "N P"],
+    spread: Float[Tensor, " P"],
+    product: Float[Tensor, "P Q"],
+    skip: Float[Tensor, "N Q"] | None = None,
+    skip_weight: float = 1.0,
+) -> Data:
+    """``condition_diagonal``; in an export as plain products, which keep N a symbol."""
+    if not torch.compiler.is_exporting():
+        return condition_diagonal(y, spread, product, skip, skip_weight)
+    ti = y @ product if skip is None else torch.addmm(skip, y, product, beta=skip_weight)
+    return ti, y.square() @ spread

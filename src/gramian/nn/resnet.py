@@ -10,7 +10,8 @@ from torch.nn.functional import relu
 class ResNetBlock(nn.Module):
     """x → shortcut + conv2(relu(norm2(conv1(a)))) with a = relu(norm1(x)): pre-activation.
 
-    The shortcut is x itself, or a 1×1 convolution of a where the sizes differ, as published.
+    The shortcut is x itself, or a 1×1 convolution of a where the sizes differ, as published. (Its
+    stride is taken before it: ``conv.convolve`` says why.)
 
     Args:
         width_in: channels before the block.
@@ -26,13 +27,16 @@ class ResNetBlock(nn.Module):
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.shortcut: nn.Conv2d | None = None
         if stride != 1 or width_in != width:
-            self.shortcut = nn.Conv2d(width_in, width, 1, stride, bias=False)
+            self.shortcut = nn.Conv2d(width_in, width, 1, bias=False)
+        self.stride = stride
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Both branches."""
         a = relu(self.norm1(x))
         main = self.conv2(relu(self.norm2(self.conv1(a))))
-        return main + (x if self.shortcut is None else self.shortcut(a))
+        if self.shortcut is None:
+            return main + x
+        return main + self.shortcut(a[:, :, :: self.stride, :: self.stride])
 
 
 class ResNet(nn.Module):

@@ -19,7 +19,8 @@ def expectation(task: Task, config: TrainConfig, model: DKM, step_seconds: float
     return (
         f"{config.data}: {len(task.train):,} training points, {parameters:,} parameters, "
         f"about {memory / 1e6:,.0f} MB for a step{_recomputed(model)}, "
-        f"{config.max_epochs} epochs = {steps:,} steps of {step_seconds:.2f} s: about {duration(steps * step_seconds)}"
+        f"{config.max_epochs} epochs = {steps:,} steps of {step_seconds:.2f} s: "
+        f"about {duration(steps * step_seconds)}"
     )
 
 

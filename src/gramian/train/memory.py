@@ -14,8 +14,8 @@ from gramian.nn.layers import DKMLayer, ResidualBlock
 from gramian.nn.model import DKM
 from gramian.train.config import ConfigError, TrainConfig
 
-CHAIN = 4  # bytes that autograd keeps of the inducing chain, for each byte of parameters (counted)
-VECTORS = 12  # vectors of the size of g_tt that autograd keeps for a layer (counted)
+CHAIN = 3  # bytes that autograd keeps of the inducing chain, for each byte of parameters (counted)
+VECTORS = 4  # vectors of the size of g_tt that autograd keeps for a layer (counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Speed and memory of a deep kernel machine beside a network of the same widths."""
