@@ -97,4 +97,4 @@ def test_the_models_of_the_paper():
         resnet = count_flops(lambda: cross_entropy(network(images), labels).backward()) / 1e12
     print(f"\ntraining step at the paper's size: DKM {dkm:.2f} TFLOP, network {resnet:.2f} TFLOP")
     assert resnet == pytest.approx(16.0, rel=0.01)
-    assert dkm < 2 * resnet
+    assert dkm <= 30  # the published implementation: 42.7

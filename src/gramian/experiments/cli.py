@@ -11,6 +11,7 @@ COMMANDS = {
     "train": "train a model; resumes by itself where it was stopped",
     "evaluate": "figures of a trained model on a data set",
     "predict": "class, probability, entropy and latent variance of images or rows",
+    "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",
     "bench": "speed and memory beside a network of the same widths",
     "info": "versions and devices, or what a trained model is made of",

@@ -91,12 +91,11 @@ class VarianceCheck:
         self, variance: Float[Tensor, "*shape"]
     ) -> tuple[Float[Tensor, "*shape"], Int[Tensor, ""]]:
         """The checked variances and how many were clamped."""
-        passed = ~variance.isnan() if self.clamp else variance > self.threshold
-        if not passed.all():
-            bad = variance[~passed]
-            smallest = float("nan") if bad.isnan().any() else bad.min().item()
-            raise NegativeVarianceError(len(bad), variance.numel(), smallest, self.threshold)
-        negative = (variance < 0).sum()
+        smallest = variance.amin()  # NaN if there is one
+        if not (smallest > self.threshold or (self.clamp and not smallest.isnan())):
+            passed = ~variance.isnan() if self.clamp else variance > self.threshold
+            num_bad = int((~passed).sum())
+            raise NegativeVarianceError(num_bad, variance.numel(), float(smallest), self.threshold)
         if self.clamp:
-            return variance.clamp_min(0.0), negative
-        return variance, torch.zeros_like(negative)
+            return variance.clamp_min(0.0), (variance < 0).sum()
+        return variance, torch.zeros((), dtype=torch.int64, device=variance.device)

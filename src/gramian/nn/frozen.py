@@ -63,7 +63,7 @@ class FrozenDKM(nn.Module):
             data = self.pooling.pool(ti.flatten(1, -2), tt_diag.flatten(1), self.pooled)
         q = self.output(data)
         if torch.compiler.is_exporting():
-            return q
+            return Marginals(q.mean, q.var.clamp_min(0.0)) if self.variance_check.clamp else q
         self._check(variances)
         with within("output"):
             var, _ = self.variance_check(q.var)

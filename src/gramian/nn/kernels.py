@@ -32,7 +32,8 @@ class Jitter:
 
     def __call__(self, diagonal: Tensor) -> Tensor:
         """Inflate diagonal entries."""
-        return (1 + self.relative) * diagonal + self.absolute
+        absolute = diagonal.new_full((), self.absolute)
+        return torch.add(absolute, diagonal, alpha=1 + self.relative)
 
     def on_matrix(self, matrix: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
         """Inflate the diagonal of a matrix."""
@@ -108,11 +109,8 @@ class Kernel(nn.Module, ABC):
         )
 
     def _affine(self, k: Tensor) -> Tensor:
-        if self.log_weight_var is not None:
-            k = self.log_weight_var.exp() * k
-        if self.log_bias_var is not None:
-            k = k + self.log_bias_var.exp()
-        return k
+        w, b = self.variances()
+        return torch.addcmul(b, w, k)
 
     def __add__(self, other: Kernel) -> Kernel:
         """Sum of two kernels."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -85,15 +86,15 @@ class DKMLayer(nn.Module):
         g_tt, num_clamped = self.gram.variance_check(g_tt.view_as(X.tt_diag))
         n_t = self.norm.data_mean(g_tt)
         u, v = self.norm.factors(conditional.ii, n_t)
-        tt_diag = v.square() * g_tt
+        w_s, w_m = (0.0, 1.0) if skip is None else skip.weights
+        tt_diag = (w_m * v.square()) * g_tt
         if v.numel() > 1:  # a factor of each pixel or image
             U, v = v.expand_as(g_tt).reshape(-1, 1) * U, v.new_ones(1)
         if skip is None:
             ti = conditional.cross(U, u * v)
         else:
-            w_s, w_m = skip.weights
             ti = conditional.cross(U, w_m * u * v, skip.ti.flatten(0, -2), w_s)
-            tt_diag = w_s * skip.tt_diag + w_m * tt_diag
+            tt_diag = torch.add(tt_diag, skip.tt_diag, alpha=w_s)
         G = GramBlocks(state.ii, ti, tt_diag.flatten()).shaped_like(X)
         return G, {"norm": n_t.detach(), "gram": num_clamped}
 
