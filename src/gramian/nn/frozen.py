@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
@@ -13,6 +14,33 @@ from gramian.nn.frozen_layers import FrozenBlock, FrozenLayer, FrozenOutput
 from gramian.nn.inputs import DenseInput, PatchInput
 from gramian.nn.pooling import PooledState, Pooling
 from gramian.nn.whitening import ZCA
+
+
+class FrozenWhitening(nn.Module):
+    """Whitening as one affine map of images with channels last."""
+
+    matrix: Tensor
+    bias: Tensor
+
+    def __init__(self, whitening: ZCA) -> None:
+        super().__init__()
+        shape = whitening.image_shape
+        D = whitening.matrix.shape[0]
+        start = whitening(torch.zeros(1, *shape).to(whitening.matrix))
+        std, white_std = (
+            deviation[:, None, None].expand(shape).flatten()
+            for deviation in (whitening.channel_std, whitening.white_std)
+        )
+        order = torch.arange(D).view(shape).permute(1, 2, 0).flatten()  # pixels, then channels
+        matrix = whitening.matrix / std[:, None] / white_std
+        self.register_buffer("matrix", matrix[order][:, order].contiguous())
+        self.register_buffer("bias", start.flatten()[order])
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Whiten images."""
+        pixels = images.permute(0, 2, 3, 1)
+        white = torch.addmm(self.bias, pixels.flatten(1), self.matrix)
+        return white.view(pixels.shape).permute(0, 3, 1, 2)
 
 
 class FrozenDKM(nn.Module):
@@ -41,7 +69,7 @@ class FrozenDKM(nn.Module):
         variance_check: VarianceCheck,
     ) -> None:
         super().__init__()
-        self.whitening = None if whitening is None else copied(whitening)
+        self.whitening = None if whitening is None else FrozenWhitening(whitening)
         self.inputs = copied(inputs)
         self.layers = nn.ModuleDict(layers)
         self.pooling = None if pooling is None else copied(pooling)

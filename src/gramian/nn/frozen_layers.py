@@ -52,33 +52,37 @@ class Diagonalised:
 class FrozenNorm(nn.Module):
     """A normalisation whose constant factors are ``columns`` of the product before it.
 
-    One number for v is constant too; v of each pixel, or of the data at hand, is what remains.
+    One number for v is constant too; v of each pixel, or of the data at hand, is what remains. The
+    ``weight`` of a residual branch is a factor like the others.
     """
 
     v: Tensor
+    scale: Tensor
 
-    def __init__(self, norm: GramNorm, G_ii: Float[Tensor, "P P"]) -> None:
+    def __init__(self, norm: GramNorm, G_ii: Float[Tensor, "P P"], weight: float = 1.0) -> None:
         super().__init__()
         if norm.choice.statistics == "batch":
             raise ValueError(
                 "a model that normalises by the statistics of the batch at hand cannot be frozen: "
                 "its predictions depend on the batch. Use NormChoice(statistics='running')."
             )
-        self.is_constant = norm.running_mean is not None or norm.choice.data == "none"
+        is_constant = norm.running_mean is not None or norm.choice.data == "none"
         n_t = G_ii.new_ones(1) if norm.running_mean is None else norm.running_mean
         u, v = norm.factors(G_ii, n_t)
-        self.is_folded = self.is_constant and v.numel() == 1
-        self.columns = u * v if self.is_folded else u
+        self.is_folded = is_constant and v.numel() == 1
+        self.columns = weight * u * v if self.is_folded else weight * u
         self.register_buffer("v", v)
-        self.norm = None if self.is_constant else copied(norm)
+        self.register_buffer("scale", weight * v.square())
+        self.norm = None if is_constant else copied(norm)
 
     def forward(self, ti: Float[Tensor, "B *space P"], tt: Float[Tensor, "B *space"]) -> Data:
         """What is not folded into the product: usually v² of tt alone."""
-        v = self.v
-        if self.norm is not None:
-            n_t = self.norm.data_mean(tt)
-            v = v * n_t.rsqrt()
-        return ti if self.is_folded else v[..., None] * ti, v.square() * tt
+        if self.is_folded:
+            return ti, self.scale * tt
+        if self.norm is None:
+            return self.v[..., None] * ti, self.scale * tt
+        n_t = self.norm.data_mean(tt)
+        return (self.v * n_t.rsqrt())[..., None] * ti, self.scale / n_t * tt
 
 
 class FrozenMixing(nn.Module):
@@ -106,7 +110,7 @@ class FrozenMixing(nn.Module):
         if self.filters.ndim == 2:
             return ti @ self.filters.mT, tt_diag
         mixed = convolve(ti, self.filters, self.stride)
-        return mixed, self.rows @ (tt_diag @ self.columns.mT)
+        return mixed, self.rows @ (tt_diag @ self.columns)
 
 
 class FrozenLayer(nn.Module):
@@ -127,7 +131,7 @@ class FrozenLayer(nn.Module):
         conditional = state.conditional
         both = Diagonalised(conditional.kernel_factor, conditional.whitened_factor)
         self.kernel = freeze_kernel(layer.kernel, G_ii)
-        self.norm = FrozenNorm(layer.norm, conditional.ii)
+        self.norm = FrozenNorm(layer.norm, conditional.ii, weight)
         dtype = G_ii.dtype
         if layer.conv is None:
             filters = both.whiten(torch.eye(len(both.d), dtype=torch.float64, device=G_ii.device))
@@ -136,8 +140,7 @@ class FrozenLayer(nn.Module):
             filters = both.whiten(C.flatten(1)).view_as(C)
         self.mixing = FrozenMixing(layer.conv, filters.to(dtype), space)
         self.output_space = self.mixing.output_space
-        product = both.d[:, None] * both.T.mT * (weight * self.norm.columns)
-        self.weight = weight
+        product = both.d[:, None] * both.T.mT * self.norm.columns
         self.clamp = layer.gram.variance_check.clamp
         self.register_buffer("spread", (both.d - 1).to(dtype))
         self.register_buffer("product", product.to(dtype))
@@ -153,7 +156,7 @@ class FrozenLayer(nn.Module):
         g_tt = variance.clamp_min(0.0) if self.clamp else variance
         ti, tt = self.norm(ti.view(*k_tt.shape, -1), g_tt)
         if skip is not None:
-            tt = skip_weight * skip[1] + self.weight * tt
+            tt = torch.add(tt, skip[1], alpha=skip_weight)
             ti = ti if in_product is not None else ti + skip_weight * skip[0]
         return (ti, tt), {"": variance}
 
@@ -163,16 +166,15 @@ class FrozenShortcut(nn.Module):
 
     def __init__(self, shortcut: Shortcut, mixed_ii: Tensor, space: Space, weight: float) -> None:
         super().__init__()
-        self.norm = FrozenNorm(shortcut.norm, mixed_ii)
+        self.norm = FrozenNorm(shortcut.norm, mixed_ii, weight)
         C = shortcut.conv.mixing / shortcut.conv.filter_size**2
-        columns = (weight * self.norm.columns).reshape(-1, 1, 1, 1)
+        columns = self.norm.columns.reshape(-1, 1, 1, 1)
         self.mixing = FrozenMixing(shortcut.conv, C * columns, space)
-        self.weight = weight
 
     def forward(self, data: Data) -> Data:
         """The weighted shortcut."""
-        ti, tt = self.norm(*self.mixing(*data))
-        return ti, self.weight * tt
+        out: Data = self.norm(*self.mixing(*data))
+        return out
 
 
 class FrozenBlock(nn.Module):
