@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gramian.nn.conv_dkm import ConvDKMConfig as ConvDKMConfig
     from gramian.nn.dense_dkm import DenseDKM as DenseDKM
     from gramian.nn.dense_dkm import DenseDKMConfig as DenseDKMConfig
+    from gramian.nn.frozen import FrozenDKM as FrozenDKM
     from gramian.nn.kernels import KERNELS as KERNELS
     from gramian.nn.kernels import Jitter as Jitter
     from gramian.nn.kernels import Kernel as Kernel
@@ -48,6 +49,7 @@ _HOME = {
     "DKMResult": "nn.result",
     "DenseDKM": "nn.dense_dkm",
     "DenseDKMConfig": "nn.dense_dkm",
+    "FrozenDKM": "nn.frozen",
     "Gaussian": "nn.likelihoods",
     "GramBlocks": "gram.blocks",
     "Jitter": "nn.kernels",

@@ -20,9 +20,16 @@ BLOCK_BYTES = 2**21
 """Small enough for the blocks of a few operands to share the cache of two cores."""
 
 
-def row_blocks(matrix: Float[Tensor, "N P"]) -> Iterator[slice]:
-    """Slices of rows: all at once off the CPU, where caches work otherwise, and in an export."""
+def fits_one_block(matrix: Float[Tensor, "N P"]) -> bool:
+    """Whether to take all rows at once: also off the CPU and in an export."""
     if matrix.device.type != "cpu" or torch.compiler.is_exporting():
+        return True
+    return matrix.numel() * matrix.element_size() <= BLOCK_BYTES
+
+
+def row_blocks(matrix: Float[Tensor, "N P"]) -> Iterator[slice]:
+    """Slices of rows."""
+    if fits_one_block(matrix):
         yield slice(None)
         return
     rows = max(1, BLOCK_BYTES // (matrix.shape[1] * matrix.element_size()))
@@ -66,10 +73,12 @@ def gaussian_rows(
     b: Float[Tensor, "..."],
 ) -> Float[Tensor, "N P"]:
     """root ∘ exp(r q ∘ c) ∘ column + b, by rows and columns."""
+    log_root, r = root.log()[:, None], r[:, None]
     K = torch.empty_like(c)
     for rows in row_blocks(c):
-        k = torch.mul(c[rows], r[rows, None], out=K[rows])
-        k.mul_(q).exp_().mul_(root[rows, None]).mul_(column).add_(b)
+        k = torch.mul(c[rows], r[rows], out=K[rows])
+        torch.addcmul(log_root[rows], k, q, out=k).exp_()
+        torch.addcmul(b, k, column, out=k)
     return K
 
 
@@ -200,6 +209,9 @@ def condition_diagonal(
     skip_weight: float = 1.0,
 ) -> tuple[Float[Tensor, "N Q"], Float[Tensor, " N"]]:
     """Y · product + skip_weight · skip, and Σ_p spread_p y_p² of each row. Without gradients."""
+    if fits_one_block(Y):
+        G = Y @ product if skip is None else torch.addmm(skip, Y, product, beta=skip_weight)
+        return G, Y.square() @ spread
     G, e = Y.new_empty(len(Y), product.shape[1]), Y.new_empty(len(Y))
     for rows in row_blocks(Y):
         torch.mv(Y[rows].square(), spread, out=e[rows])

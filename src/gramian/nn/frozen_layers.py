@@ -100,10 +100,9 @@ class FrozenMixing(nn.Module):
         self.stride, self.output_space = 1, space
         if conv is not None:
             self.stride, self.output_space = conv.stride, conv.output_space(space)
-            for name, side in zip(("rows", "columns"), space, strict=True):
-                self.register_buffer(
-                    name, mean_matrix(side, conv.filter_size, conv.stride, filters)
-                )
+            means = [mean_matrix(side, conv.filter_size, conv.stride, filters) for side in space]
+            self.register_buffer("rows", means[0])
+            self.register_buffer("columns", means[1].mT.contiguous())
 
     def forward(self, ti: Float[Tensor, "B *space P_in"], tt_diag: Tensor) -> Data:
         """Mix."""
@@ -151,7 +150,9 @@ class FrozenLayer(nn.Module):
         """The data through the layer, plus a weighted ``skip``, and its unchecked variances."""
         y, k_tt = self.mixing(*self.kernel(*data))
         in_product = None if skip is None or not self.norm.is_folded else skip[0].flatten(0, -2)
-        ti, more = _condition(y.flatten(0, -2), self.spread, self.product, in_product, skip_weight)
+        ti, more = condition_diagonal(
+            y.flatten(0, -2), self.spread, self.product, in_product, skip_weight
+        )
         variance = k_tt + more.view_as(k_tt)
         g_tt = variance.clamp_min(0.0) if self.clamp else variance
         ti, tt = self.norm(ti.view(*k_tt.shape, -1), g_tt)
@@ -232,7 +233,7 @@ class FrozenOutput(nn.Module):
         """Marginals of pooled data."""
         ti, k_tt = self.norm(*self.kernel(*data))
         y = ti @ self.filters
-        mean, more = _condition(y, self.spread, self.means)
+        mean, more = condition_diagonal(y, self.spread, self.means)
         return Marginals(mean, (k_tt + more)[:, None])
 
 
@@ -247,17 +248,3 @@ def freeze_layers(
         frozen[name] = kind(layer, state, G_ii, space)  # type: ignore[arg-type]
         G_ii, space = state.ii, frozen[name].output_space
     return frozen
-
-
-def _condition(
-    y: Float[Tensor, "N P"],
-    spread: Float[Tensor, " P"],
-    product: Float[Tensor, "P Q"],
-    skip: Float[Tensor, "N Q"] | None = None,
-    skip_weight: float = 1.0,
-) -> Data:
-    """``condition_diagonal``; in an export as plain products, which keep N a symbol."""
-    if not torch.compiler.is_exporting():
-        return condition_diagonal(y, spread, product, skip, skip_weight)
-    ti = y @ product if skip is None else torch.addmm(skip, y, product, beta=skip_weight)
-    return ti, y.square() @ spread
