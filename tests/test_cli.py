@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramian.experiments.cli import main
+from gramian.experiments.cli import COMMANDS, main
 
 TINY = [
     "--preset", "digits", "--max_epochs", "2", "--train_size", "48", "--batch_size", "16",
@@ -39,7 +39,7 @@ def test_help_is_quick_and_names_every_command():
     done = subprocess.run(command, capture_output=True, text=True)
     assert time.perf_counter() - start < 5  # alone on the machine: 0.1 s, because of the next line
     assert done.returncode == 0
-    for name in ("train", "evaluate", "predict", "data", "info"):
+    for name in COMMANDS:
         assert name in done.stdout
     check = "import sys, gramian.experiments.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
@@ -50,7 +50,7 @@ def test_version_and_no_words(capsys):
     assert outcome(capsys)[0] == 2
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "data", "info"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(capsys, command):
     code, out, _ = outcome(capsys, command, "--help")
     assert code == 0

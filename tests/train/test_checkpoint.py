@@ -1,5 +1,4 @@
 import errno
-import logging
 import os
 
 import pytest
@@ -69,7 +68,6 @@ def test_damage_is_detected_and_the_one_before_is_used(tmp_path, damage, caplog)
         newest.write_bytes(content[damage])
         with pytest.raises(CheckpointError, match=r"step=00000002\.ckpt"):
             load(newest)
-    logging.getLogger("gramian").propagate = True
     assert same(folder.newest(), STATE)
     if damage != "missing":
         assert len([r for r in caplog.records if "using the one before" in r.message]) == 1

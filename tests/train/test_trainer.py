@@ -1,5 +1,4 @@
 import json
-import logging
 import signal
 from dataclasses import replace
 
@@ -148,7 +147,6 @@ def test_a_damaged_checkpoint_costs_only_the_way_from_the_one_before(
     newest = first.folder.checkpoints.paths()[0]
     newest.write_bytes(newest.read_bytes()[:1000])
     second = trainer(folder=RunFolder(tmp_path))
-    logging.getLogger("gramian").propagate = True
     second.fit()
     assert "using the one before" in caplog.text
     assert_same_weights(weights(second), weights(uninterrupted))

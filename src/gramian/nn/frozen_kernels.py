@@ -45,7 +45,7 @@ class FrozenGaussian(nn.Module):
 
     def __init__(self, kernel: NormalizedGaussian, g_ii: Float[Tensor, " P"]) -> None:
         super().__init__()
-        w, b = (value.to(g_ii) for value in kernel.variances())
+        w, b = kernel.variances(g_ii)
         root, q = roots(g_ii)
         jitter = kernel.jitter
         self.register_buffer("q", q)

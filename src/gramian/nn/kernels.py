@@ -100,16 +100,14 @@ class Kernel(nn.Module, ABC):
         """w·k + b of data points with themselves, before the jitter."""
         return self._affine(self.diagonal(tt_diag))
 
-    def variances(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """w and b; 1 and 0 where there is none."""
+    def variances(self, like: Tensor) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """w and b, of the dtype and device of ``like``; 1 and 0 where there is none."""
         w, b = self.log_weight_var, self.log_bias_var
-        return (
-            torch.ones(()) if w is None else w.exp(),
-            torch.zeros(()) if b is None else b.exp(),
-        )
+        one, zero = like.new_ones(()), like.new_zeros(())
+        return one if w is None else w.exp(), zero if b is None else b.exp()
 
     def _affine(self, k: Tensor) -> Tensor:
-        w, b = self.variances()
+        w, b = self.variances(k)
         return torch.addcmul(b, w, k)
 
     def __add__(self, other: Kernel) -> Kernel:
@@ -144,7 +142,7 @@ class NormalizedGaussian(Kernel):
         self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
     ) -> Float[Tensor, "N Pi"]:
         """w·k + b in one pass over c."""
-        return normalized_gaussian(c, x, y, *self.variances())
+        return normalized_gaussian(c, x, y, *self.variances(c))
 
 
 class ArcCosine(Kernel):
