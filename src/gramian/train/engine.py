@@ -50,8 +50,6 @@ class Engine:
             precision="32-true",  # does nothing; Fabric's 64-true rounds outputs to float32
         )
         self.fabric.launch()
-        if self.device.type == "cpu":
-            keep_freed_memory()
         if precision == "tf32":
             if self.device.type != "cuda":
                 raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
@@ -82,7 +80,12 @@ class Engine:
     def set_up(
         self, model: DKM, optimiser: torch.optim.Optimizer
     ) -> tuple[Forward, torch.optim.Optimizer]:
-        """The model's forward pass and the optimiser, for training in all processes."""
+        """The model's forward pass and the optimiser, for training in all processes.
+
+        From here on freed memory is kept, but not what the start has freed before.
+        """
+        if self.device.type == "cpu":
+            keep_freed_memory()
         if self.world_size > 1:  # a normalisation then sees the whole batch
             for module in model.modules():
                 if isinstance(module, GramNorm):
