@@ -131,3 +131,10 @@ def test_clamped_variances_count_as_zero():
     frozen.layers["stage1_block2"].layer1.spread.fill_(math.nan)
     with pytest.raises(NegativeVarianceError, match=r"^stage1_block2\.layer1: 432 of 432 "):
         frozen(images())
+
+
+def test_all_of_a_frozen_model_moves_to_another_type():
+    model = moved(conv_model(replace(SMALL, pooling="nystrom")))
+    x = images(3, seed=7)
+    narrow = model.freeze().float()(x.float())
+    assert_same(narrow, model.float()(x.float()).marginals, 1e-3)

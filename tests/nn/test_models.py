@@ -485,3 +485,16 @@ def test_numerical_errors_name_the_layer():
     model = ConvDKM.from_config(replace(SMALL, variance_check=VarianceCheck(threshold=1e9)))
     with pytest.raises(NegativeVarianceError, match=r"^stem: 432 of 432 variances"):
         model.double().initialise_(images(), generator())
+
+
+def test_one_layer_can_be_in_evaluation_mode_alone():
+    """A layer that is kept as it is needs no noise, whatever the layers of its size do."""
+    model = conv_model().train()
+    path = "stage1_block1.layer1.gram"
+    model.layers.get_submodule(path).eval()
+    noise = model.draw_noise(generator(1))
+    assert path not in noise
+    assert noise
+    result = model(images(), noise)
+    result.total_kl.backward()
+    assert result.marginals.mean.isfinite().all()

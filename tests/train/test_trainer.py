@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gramian import SKR, NotPSDError
+from gramian import SKR, NormChoice, NotPSDError
 from gramian.train.checkpoint import CheckpointError
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.predictor import Predictor
@@ -304,3 +304,14 @@ def test_sampling_can_be_turned_off():
     run = trainer(config(max_epochs=1, model=replace(MODEL, skr=SKR.off())))
     assert run.fit()[0]["objective"] < 0
     assert isinstance(run.config, TrainConfig)
+
+
+def test_predictions_follow_every_step():
+    """Adam in one kernel changes parameters without a trace in PyTorch's version counters."""
+    model = replace(MODEL, norm=NormChoice(data="local"))  # no running mean that a step moves
+    run = trainer(config(model=model))
+    run.start(resume=False)
+    x = run.task.train.x[:4]
+    before = run.predictor.latent(x).mean
+    run.train_step()
+    assert not torch.equal(run.predictor.latent(x).mean, before)

@@ -28,6 +28,8 @@ class ConvDKMConfig(DKMConfig):
         num_inducing: inducing points of each stage; the stem has those of the first.
         blocks_per_stage: residual blocks in a stage, two layers each.
         strides: stride of the first block of each stage.
+        stem_stride: of the stem. With stem_stride 2 and strides (1, 2, 2) the stages see maps of the
+            published sizes, and the costly 32 × 32 maps end after the first kernel.
         residual_weights: of the shortcut and of the main branch.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images.
@@ -40,6 +42,7 @@ class ConvDKMConfig(DKMConfig):
     num_inducing: tuple[int, ...] = (512, 1024, 2048)
     blocks_per_stage: int = 3
     strides: tuple[int, ...] = (2, 2, 2)
+    stem_stride: int = 1
     residual_weights: tuple[float, float] = (0.5, 0.5)
     pooling: Literal["mean", "nystrom", "mean_mixing", "nystrom_mixing"] = "mean"
     whitening: bool = True
@@ -102,8 +105,9 @@ class ConvDKM(DKM):
     def from_config(cls, config: ConvDKMConfig) -> ConvDKM:
         """Build the model; ``initialise_`` then gives it start values."""
         channels, height, width = config.image_shape
-        P, space = config.num_inducing[0], (height, width)
-        layers: dict[str, Layer] = {"stem": config.build_layer(P, P, space)}
+        P, stride = config.num_inducing[0], config.stem_stride
+        space = (math.ceil(height / stride), math.ceil(width / stride))
+        layers: dict[str, Layer] = {"stem": config.build_layer(P, P, space, stride)}
         stages = zip(config.num_inducing, config.strides, strict=True)
         for stage, (P_out, stage_stride) in enumerate(stages, start=1):
             for block in range(1, config.blocks_per_stage + 1):

@@ -57,6 +57,8 @@ class FrozenDKM(nn.Module):
         variance_check: of the layers and the output.
     """
 
+    inverse_factor: Tensor | None
+
     def __init__(
         self,
         *,
@@ -73,7 +75,7 @@ class FrozenDKM(nn.Module):
         self.inputs = copied(inputs)
         self.layers = nn.ModuleDict(layers)
         self.pooling = None if pooling is None else copied(pooling)
-        self.pooled = pooled
+        self.register_buffer("inverse_factor", pooled.inverse_factor)
         self.output = output
         self.variance_check = variance_check
         self.eval()
@@ -88,7 +90,7 @@ class FrozenDKM(nn.Module):
             variances.update((f"{name}{path}", variance) for path, variance in seen.items())
         if self.pooling is not None:
             ti, tt_diag = data
-            data = self.pooling.pool(ti.flatten(1, -2), tt_diag.flatten(1), self.pooled)
+            data = self.pooling.pool(ti.flatten(1, -2), tt_diag.flatten(1), self.inverse_factor)
         q = self.output(data)
         if torch.compiler.is_exporting():
             return Marginals(q.mean, q.var.clamp_min(0.0)) if self.variance_check.clamp else q

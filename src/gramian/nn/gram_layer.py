@@ -127,7 +127,11 @@ def sample_together(
     for path, layer in layers.items():
         layer.check_noise(noise.get(path))
     free = {path: layer for path, layer in layers.items() if layer.inducing_gram is not None}
-    for paths in _groups(free, lambda path: (free[path].num_inducing, free[path].skr)):
+
+    def alike(path: str) -> Hashable:
+        return free[path].num_inducing, free[path].skr, path in noise
+
+    for paths in _groups(free, alike):
         grams = [free[path].inducing_gram for path in paths]
         skr = free[paths[0]].skr
         L_G = factor_from(torch.stack([gram.raw_factor for gram in grams if gram is not None]))
@@ -148,7 +152,8 @@ def condition_together(
 
     def alike(path: str) -> Hashable:
         layer, follows = layers[path], layers[path].inducing_gram is None
-        return layer.num_inducing, layer.skr, layer.divergence, layer.nu == 0, follows
+        shape = samples[path].factor.shape  # fewer columns where SKR samples
+        return shape, layer.skr, layer.divergence, layer.nu == 0, follows
 
     for paths in _groups(layers, alike):
         first = layers[paths[0]]

@@ -61,13 +61,15 @@ class Pooling(nn.Module, ABC):
         self,
         ti: Float[Tensor, "B S Pi"],
         tt_diag: Float[Tensor, "B S"],
-        state: PooledState,
+        inverse_factor: Float[Tensor, "Pi Pi"] | None,
     ) -> tuple[Float[Tensor, "B Po"], Float[Tensor, " B"]]:
-        """The data blocks, from pixels to images."""
+        """The data blocks, from pixels to images; ``inverse_factor`` as in PooledState."""
 
     def data(self, gram: GramBlocks, state: PooledState) -> GramBlocks:
         """The data blocks after pooling."""
-        ti, tt_diag = self.pool(gram.ti.flatten(1, -2), gram.tt_diag.flatten(1), state)
+        ti, tt_diag = self.pool(
+            gram.ti.flatten(1, -2), gram.tt_diag.flatten(1), state.inverse_factor
+        )
         return GramBlocks(state.ii, ti, tt_diag)
 
     def forward(self, gram: GramBlocks) -> GramBlocks:
@@ -104,7 +106,7 @@ class SpatialMean(Pooling):
         self,
         ti: Float[Tensor, "B S Pi"],
         tt_diag: Float[Tensor, "B S"],
-        state: PooledState,
+        inverse_factor: Float[Tensor, "Pi Pi"] | None,
     ) -> tuple[Float[Tensor, "B Po"], Float[Tensor, " B"]]:
         """Means over the pixels, or their mixing."""
         C = self.mixing
@@ -136,11 +138,11 @@ class NystromMean(Pooling):
         self,
         ti: Float[Tensor, "B S Pi"],
         tt_diag: Float[Tensor, "B S"],
-        state: PooledState,
+        inverse_factor: Float[Tensor, "Pi Pi"] | None,
     ) -> tuple[Float[Tensor, "B Po"], Float[Tensor, " B"]]:
         """The mean of ti, and of G_tt what the inducing points explain of other pixels."""
-        assert state.inverse_factor is not None
-        whitener = state.inverse_factor.mT
+        assert inverse_factor is not None
+        whitener = inverse_factor.mT
         S, m = tt_diag.shape[1], ti.mean(1)
         unexplained = tt_diag - (ti @ whitener).square().sum(-1)
         g = (m @ whitener).square().sum(-1) + unexplained.sum(1) / S**2

@@ -48,6 +48,7 @@ class ResNet(nn.Module):
         widths: channels of each stage.
         blocks_per_stage: blocks in a stage, two convolutions each.
         strides: stride of the first block of each stage.
+        stem_stride: of the first convolution.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class ResNet(nn.Module):
         widths: tuple[int, ...] = (512, 1024, 2048),
         blocks_per_stage: int = 3,
         strides: tuple[int, ...] = (2, 2, 2),
+        stem_stride: int = 1,
     ) -> None:
         super().__init__()
         width_in = widths[0]
-        self.stem = nn.Conv2d(image_shape[0], width_in, 3, padding=1, bias=False)
+        self.stem = nn.Conv2d(image_shape[0], width_in, 3, stem_stride, padding=1, bias=False)
         blocks: list[ResNetBlock] = []
         for width, stage_stride in zip(widths, strides, strict=True):
             for number in range(blocks_per_stage):

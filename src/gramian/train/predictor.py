@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.config import DKMConfig
-from gramian.nn.frozen import FrozenDKM
 from gramian.nn.likelihoods import Categorical, Gaussian
 from gramian.nn.model import DKM
 from gramian.train.config import build_model, model_config_from_dict, model_config_to_dict
@@ -32,22 +31,12 @@ class PretrainedError(Exception):
     exit_code = 1
 
 
-_FROZEN: WeakKeyDictionary[DKM, tuple[tuple[int, ...], FrozenDKM]] = WeakKeyDictionary()
-"""The last frozen form of each model, with the versions of the tensors that it was made from."""
-
-
 def prediction_of(model: DKM) -> Callable[[Tensor], Marginals]:
-    """The model's frozen form, made anew only when a parameter or buffer has changed.
+    """The model's frozen form, made from its parameters as they are now.
 
     A model that normalises by the batch at hand, as published, has none and predicts by itself.
     """
-    if not model.can_freeze:
-        return lambda x: _predict_unfrozen(model, x)
-    versions = tuple(tensor._version for tensor in model.state_dict(keep_vars=True).values())
-    kept = _FROZEN.get(model)
-    if kept is None or kept[0] != versions:
-        kept = _FROZEN[model] = versions, model.freeze()
-    return kept[1]
+    return model.freeze() if model.can_freeze else partial(_predict_unfrozen, model)
 
 
 @torch.no_grad()
@@ -65,7 +54,8 @@ class Predictor:
     """A model for raw data: uint8 images or unscaled rows in, predictions out.
 
     Predictions use the same Monte-Carlo samples for every data point, so that they depend neither
-    on the batch nor on the order.
+    on the batch nor on the order. Each call freezes the model first, which costs about as much as
+    one batch; for many small calls take ``model.freeze()`` once.
 
     Attributes:
         model: the trained model.
