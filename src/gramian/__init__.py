@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gramian.nn.likelihoods import Categorical as Categorical
     from gramian.nn.likelihoods import Gaussian as Gaussian
     from gramian.nn.model import DKM as DKM
+    from gramian.nn.network import Network as Network
+    from gramian.nn.network import NetworkConfig as NetworkConfig
     from gramian.nn.norm import NormChoice as NormChoice
     from gramian.nn.result import DKMResult as DKMResult
     from gramian.train.estimators.images import ConvDKMClassifier as ConvDKMClassifier
@@ -56,6 +58,8 @@ _HOME = {
     "Kernel": "nn.kernels",
     "Marginals": "gram.blocks",
     "NegativeVarianceError": "gram.errors",
+    "Network": "nn.network",
+    "NetworkConfig": "nn.network",
     "NormChoice": "nn.norm",
     "NotPSDError": "gram.errors",
     "NumericalError": "gram.errors",

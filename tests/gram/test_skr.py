@@ -54,3 +54,14 @@ def test_settings_without_meaning_are_refused():
         SKR.off().gamma(3)
     with pytest.raises(ValueError, match=r"P×γ = \(4, 1\), got \(4, 2\)"):
         SKR().factor(torch.eye(4), torch.zeros(4, 2))
+
+
+def test_a_sample_with_many_degrees_of_freedom_is_the_same_matrix_with_fewer_columns():
+    skr, P = SKR(3.0), 4
+    L = torch.tril(torch.rand(P, P, dtype=torch.float64)) + torch.eye(P, dtype=torch.float64)
+    Z = skr.draw_noise(P, torch.Generator().manual_seed(1), torch.float64)
+    W = skr.factor(L, Z)
+    assert W.shape == (P, P)
+    torch.testing.assert_close(W @ W.mT, L @ Z @ Z.mT @ L.mT / skr.gamma(P))
+    L.requires_grad_()
+    assert torch.autograd.gradcheck(lambda L: skr.factor(L, Z) @ skr.factor(L, Z).mT, L)

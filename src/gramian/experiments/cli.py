@@ -13,6 +13,8 @@ COMMANDS = {
     "predict": "class, probability, entropy and latent variance of images or rows",
     "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",
+    "reproduce": "the paper's tables and figures, at full size or in miniature",
+    "report": "results of reproduce as one HTML page, and as Markdown and LaTeX tables",
     "bench": "speed and memory beside a network of the same widths",
     "info": "versions and devices, or what a trained model is made of",
 }

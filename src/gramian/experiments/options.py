@@ -74,6 +74,13 @@ def train_config(parser: ArgumentParser, options: Namespace) -> TrainConfig:
         raise ConfigError(str(error)) from error
 
 
+def preset_config(name: str) -> TrainConfig:
+    """The configuration of a preset as it is."""
+    words = ["--preset", name]
+    parser = train_parser(words)
+    return train_config(parser, parser.parse_args(words, env=False))
+
+
 def _peek(words: Sequence[str]) -> tuple[Path | None, str]:
     """The preset and the kind of model, which decide what the other options are."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -91,12 +98,19 @@ def _peek(words: Sequence[str]) -> tuple[Path | None, str]:
     known = presets()
     if name == "auto":
         name = data if data in known else ("digits" if data is None and not values else "none")
+        if name != "none" and given.kind not in (None, _kind_of(known[name])):
+            name = "none"  # a preset for another kind of model
     if name != "none" and name not in known:
         raise ConfigError(f"unknown preset {name!r}; known are {', '.join(known)}")
     preset = None if name == "none" else known[name]
     kind = given.kind or values.get("kind")
     if kind is None:
-        kind = (yaml.safe_load(preset.read_text()) if preset else {}).get("kind", "conv")
+        kind = _kind_of(preset) if preset else "conv"
     if kind not in MODEL_CONFIGS:
         raise ConfigError(f"unknown kind {kind!r}; known are {', '.join(MODEL_CONFIGS)}")
     return preset, kind
+
+
+def _kind_of(preset: Path) -> str:
+    kind: str = yaml.safe_load(preset.read_text()).get("kind", "conv")
+    return kind

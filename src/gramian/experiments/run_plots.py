@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gramian.nn.inputs import PatchInput
+from gramian.nn.model import DKM
 from gramian.train import plots
 from gramian.train.data import Dataset
 from gramian.train.evaluate import evaluate
@@ -31,13 +32,14 @@ def run_plots(
     predictor: Predictor, test: Dataset | None, rows: list[Row]
 ) -> Iterator[tuple[str, Figure]]:
     """Name and figure of each plot."""
+    model = predictor.model
     if rows:
         yield "learning_curves", plots.learning_curves(rows)
+    if rows and isinstance(model, DKM):
         yield "kl_terms", plots.kl_terms(rows)
         yield "condition_numbers", plots.condition_numbers(rows)
-    inputs = predictor.model.inputs
-    if isinstance(inputs, PatchInput):
-        patches = inputs.inducing_patches.detach().cpu().numpy()
+    if isinstance(model, DKM) and isinstance(model.inputs, PatchInput):
+        patches = model.inputs.inducing_patches.detach().cpu().numpy()
         yield "inducing_patches", plots.inducing_patches(patches)
     if test is None or not predictor.class_names:
         return

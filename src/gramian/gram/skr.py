@@ -57,12 +57,17 @@ class SKR:
 
     def factor(
         self, L_G: Float[Tensor, "*layers P P"], noise: Tensor | None
-    ) -> Float[Tensor, "*layers P gamma"]:
-        """W with G̃ = W Wᵀ + λ I: the sample's L_G Z/√γ, or L_G itself without noise."""
+    ) -> Float[Tensor, "*layers P columns"]:
+        """W with G̃ = W Wᵀ + λ I: the sample's L_G Z/√γ, or L_G itself without noise.
+
+        A sample with more columns than rows is replaced by the triangle R with Rᵀ R = W Wᵀ, so that
+        no later product is larger than without noise.
+        """
         if noise is None:
             return L_G
         P = L_G.shape[-1]
         expected = (P, self.gamma(P))
         if noise.shape[-2:] != expected:
             raise ValueError(f"SKR noise must be P×γ = {expected}, got {tuple(noise.shape[-2:])}")
-        return L_G @ (noise / math.sqrt(noise.shape[-1]))
+        W = L_G @ (noise / math.sqrt(noise.shape[-1]))
+        return torch.linalg.qr(W.mT).R.mT if W.shape[-1] > P else W

@@ -28,8 +28,7 @@ class ConvDKMConfig(DKMConfig):
         num_inducing: inducing points of each stage; the stem has those of the first.
         blocks_per_stage: residual blocks in a stage, two layers each.
         strides: stride of the first block of each stage.
-        stem_stride: of the stem. With stem_stride 2 and strides (1, 2, 2) the stages see maps of the
-            published sizes, and the costly 32 × 32 maps end after the first kernel.
+        stem_stride: of the stem; 2 ends the costly full-size maps after the first kernel.
         residual_weights: of the shortcut and of the main branch.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images.

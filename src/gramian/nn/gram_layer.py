@@ -23,7 +23,7 @@ class GramSample:
     """What a layer makes of its parameters and noise alone, before it meets a kernel."""
 
     root: Float[Tensor, "P P"]  # L_G, with G_ii = L_G L_Gᵀ
-    factor: Float[Tensor, "P gamma"]  # W
+    factor: Float[Tensor, "P columns"]  # W, of γ columns or P
     ii: Float[Tensor, "P P"]  # G̃_ii = W Wᵀ + λ I
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gramian.gram.blocks import GramBlocks
+from gramian.gram.blocks import GramBlocks, Marginals
 from gramian.gram.errors import within
-from gramian.nn.checks import check_features
 from gramian.nn.conv import KernelConv
 from gramian.nn.frozen import FrozenDKM
 from gramian.nn.frozen_layers import FrozenOutput, freeze_layers
@@ -20,18 +18,19 @@ from gramian.nn.gram_layer import GramLayer
 from gramian.nn.inputs import DenseInput, PatchInput
 from gramian.nn.kernels import Kernel
 from gramian.nn.layers import DKMLayer, ResidualBlock, condition, sample
-from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
+from gramian.nn.likelihoods import Categorical, Gaussian
 from gramian.nn.norm import GramNorm
 from gramian.nn.output import GPOutput
 from gramian.nn.pooling import PooledState, Pooling
 from gramian.nn.result import DKMResult, InducingChain
 from gramian.nn.states import BlockDraft, ByPath, LayerDraft, above, below
+from gramian.nn.trainable import Trainable
 from gramian.nn.whitening import ZCA
 
 Layer = DKMLayer | ResidualBlock
 
 
-class DKM(nn.Module):
+class DKM(Trainable):
     """A deep kernel machine from its parts. ``ConvDKM`` and ``DenseDKM`` build the usual ones.
 
     Args:
@@ -51,8 +50,6 @@ class DKM(nn.Module):
     backward pass: less memory, more time, the same gradients.
     """
 
-    initialised: Tensor
-
     def __init__(
         self,
         *,
@@ -67,8 +64,7 @@ class DKM(nn.Module):
         likelihood: Categorical | Gaussian,
         whiten_inducing: bool = False,
     ) -> None:
-        super().__init__()
-        self.data_shape = data_shape
+        super().__init__(data_shape, output.q_mean.shape[1], likelihood)
         self.whitening = whitening
         self.inputs = inputs
         self.layers = nn.ModuleDict(layers)
@@ -76,15 +72,8 @@ class DKM(nn.Module):
         self.kernel = kernel
         self.norm = norm
         self.output = output
-        self.likelihood = likelihood
         self.whiten_inducing = whiten_inducing
         self.recomputed: frozenset[str] = frozenset()
-        self.register_buffer("initialised", torch.tensor(False))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The floating-point type of the parameters, which data must have too."""
-        return self.output.q_mean.dtype
 
     def forward(self, x: Tensor, noise: ByPath | None = None) -> DKMResult:
         """Marginals of a batch, and the KL terms.
@@ -160,6 +149,10 @@ class DKM(nn.Module):
         """Whether predictions are a function of one data point, and not of its batch."""
         return all(norm.choice.statistics == "running" for _, norm in self._named_norms())
 
+    def for_prediction(self) -> Callable[[Tensor], Marginals]:
+        """The frozen form; a model that normalises by the batch at hand has none."""
+        return self.freeze() if self.can_freeze else super().for_prediction()
+
     @torch.no_grad()
     def freeze(self) -> FrozenDKM:
         """The model as it is now, for prediction only: what the data do not need is computed once.
@@ -191,11 +184,6 @@ class DKM(nn.Module):
             for path, gram in self._named_grams()
             if gram.samples
         }
-
-    def draw_samples(self, batch: int, generator: torch.Generator) -> Float[Tensor, "S B C"]:
-        """Fresh Monte-Carlo noise for the likelihood; ``batch`` = 1 shares it over a batch."""
-        shape = (batch, self.output.q_mean.shape[1])
-        return draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)
 
     @torch.no_grad()
     def initialise_(
@@ -239,6 +227,11 @@ class DKM(nn.Module):
             with within(name):
                 ii = layer.start_grams_(ii, below(name, noise)).ii
 
+    def running_statistics(self) -> list[Tensor]:
+        """The running means of the normalisations."""
+        means = (norm.running_mean for _, norm in self._named_norms())
+        return [mean for mean in means if mean is not None]
+
     def update_statistics_(self, seen: ByPath, momentum: float | None = None) -> None:
         """Move the running mean of each normalisation towards the mean seen in a batch."""
         for path, norm in self._named_norms():
@@ -280,19 +273,6 @@ class DKM(nn.Module):
         for path, module in self.layers.named_modules():
             if isinstance(module, GramLayer):
                 yield path, module
-
-    def check_initialised(self) -> None:
-        """Raise unless the model has start values."""
-        if not self.initialised:
-            raise RuntimeError(
-                "the model has no start values yet: call model.initialise_(data, generator) "
-                "or load a state dict first"
-            )
-
-    def check_data(self, x: Tensor) -> None:
-        """Raise unless ``x`` is a batch for this model: shape, dtype, finite."""
-        what = "images" if len(self.data_shape) == 3 else "data"
-        check_features(x, ("batch", *self.data_shape), self.dtype, what)
 
     def _check_noise(self, noise: ByPath) -> None:
         unknown = set(noise) - {path for path, _ in self._named_grams()}

@@ -44,5 +44,7 @@ class DKMResult:
 
     @property
     def total_kl(self) -> Float[Tensor, ""]:
-        """Sum of all KL terms."""
+        """Sum of all KL terms; 0 if there is none."""
+        if not self.kl:
+            return self.marginals.mean.new_zeros(())
         return torch.stack(list(self.kl.values())).sum()

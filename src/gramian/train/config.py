@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from gramian.nn.config import DKMConfig
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
-from gramian.nn.model import DKM
+from gramian.nn.network import Network, NetworkConfig
+from gramian.nn.trainable import Trainable
 
-Kind = Literal["conv", "dense"]
-MODEL_CONFIGS: dict[str, type[ConvDKMConfig] | type[DenseDKMConfig]] = {
+Kind = Literal["conv", "dense", "network"]
+ModelConfig = ConvDKMConfig | DenseDKMConfig | NetworkConfig
+MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
     "conv": ConvDKMConfig,
     "dense": DenseDKMConfig,
+    "network": NetworkConfig,
 }
 
 
@@ -28,22 +30,27 @@ class TrainConfig:
     """One training run.
 
     Args:
-        kind: convolutional model for images, or dense model for rows.
+        kind: convolutional model for images, dense model for rows, or network: the paper's
+            residual network, to compare with.
         data: name of a data set, or path of one's own.
         data_dir: where data sets are stored; GRAMIAN_DATA_DIR or the user's cache if not given.
-        train_size: use only the first so many training points (after a seeded shuffle).
+        train_size: use only so many training points, chosen at random.
         validation_fraction: share of the training set held out for choosing settings.
+        split_seed: chooses both; the same points for every seed.
         crop_padding: random crops of images padded by so many pixels; 0 for none, 4 as published.
         flip: random horizontal flips; published for CIFAR.
         max_epochs: passes over the training set. 1200 is published.
         batch_size: data points a step, over all processes. 256 is published.
         lr: learning rate at the start, or at the peak of one_cycle.
+        optimiser: adam, adamw or sgd.
         betas: of Adam.
+        momentum: of sgd.
+        weight_decay: of adamw (decoupled) and sgd.
         schedule: steps (lr × 0.1 at each milestone), cosine (to 0), one_cycle (linear warm-up over
             the first 30 %, then cosine), or constant.
         milestones: where steps drops, as shares of max_epochs.
         seed: of everything random.
-        precision: 32-true, 64-true, or tf32 on CUDA.
+        precision: 32-true, 64-true, tf32 on CUDA, or tf32-emulated to see on a CPU what it does.
         device: auto, cpu, cuda or mps.
         devices: processes on this machine.
         num_nodes: machines.
@@ -66,16 +73,20 @@ class TrainConfig:
     data_dir: str | None = None
     train_size: int | None = None
     validation_fraction: float = 0.0
+    split_seed: int = 0
     crop_padding: int = 0
     flip: bool = False
     max_epochs: int = 40
     batch_size: int = 64
     lr: float = 0.01
+    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
     betas: tuple[float, float] = (0.8, 0.9)
+    momentum: float = 0.9
+    weight_decay: float = 0.0
     schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "steps"
     milestones: tuple[float, ...] = (2 / 3, 11 / 12)
     seed: int = 0
-    precision: Literal["32-true", "64-true", "tf32"] = "32-true"
+    precision: Literal["32-true", "64-true", "tf32", "tf32-emulated"] = "32-true"
     device: str = "auto"
     devices: int = 1
     num_nodes: int = 1
@@ -88,7 +99,7 @@ class TrainConfig:
     estimate_statistics: bool = True
     checkpoint_minutes: float = 5.0
     conditions: bool = True
-    model: DKMConfig = field(default_factory=ConvDKMConfig)
+    model: ModelConfig = field(default_factory=ConvDKMConfig)
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
@@ -109,6 +120,8 @@ class TrainConfig:
             )
         if self.patience is not None and not self.validation_fraction:
             raise ConfigError("patience needs a validation set: set validation_fraction")
+        if self.weight_decay and self.optimiser == "adam":
+            raise ConfigError("weight_decay is for adamw and sgd, the optimiser is adam")
         if not isinstance(self.model, MODEL_CONFIGS[self.kind]):
             raise ConfigError(f"kind {self.kind} needs a {MODEL_CONFIGS[self.kind].__name__}")
 
@@ -117,22 +130,24 @@ class TrainConfig:
         return _plain(asdict(self))
 
 
-def build_model(config: DKMConfig) -> DKM:
+def build_model(config: ModelConfig) -> Trainable:
     """The model that a model configuration describes."""
     if isinstance(config, ConvDKMConfig):
         return ConvDKM.from_config(config)
     if isinstance(config, DenseDKMConfig):
         return DenseDKM.from_config(config)
+    if isinstance(config, NetworkConfig):
+        return Network(config)
     raise ConfigError(f"no model is known for a {type(config).__name__}")
 
 
-def model_config_to_dict(config: DKMConfig) -> dict[str, Any]:
+def model_config_to_dict(config: ModelConfig) -> dict[str, Any]:
     """A model configuration as plain values, with its kind."""
     kind = next(kind for kind, known in MODEL_CONFIGS.items() if isinstance(config, known))
     return {"kind": kind, **_plain(asdict(config))}
 
 
-def model_config_from_dict(values: dict[str, Any]) -> DKMConfig:
+def model_config_from_dict(values: dict[str, Any]) -> ModelConfig:
     """The inverse of ``model_config_to_dict``; every value is checked against its type."""
     from jsonargparse import ArgumentParser
 
@@ -143,7 +158,7 @@ def model_config_from_dict(values: dict[str, Any]) -> DKMConfig:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(MODEL_CONFIGS[kind], "model")
     try:
-        config: DKMConfig = parser.instantiate(parser.parse_object({"model": rest})).model
+        config: ModelConfig = parser.instantiate(parser.parse_object({"model": rest})).model
     except Exception as error:
         raise ConfigError(f"not a configuration of a {kind} model: {error}") from error
     return config

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 
 from gramian.nn.model import DKM
+from gramian.nn.trainable import Trainable
 from gramian.train.config import TrainConfig
 from gramian.train.memory import step_bytes
 from gramian.train.task import Task
 
 
-def expectation(task: Task, config: TrainConfig, model: DKM, step_seconds: float) -> str:
+def expectation(task: Task, config: TrainConfig, model: Trainable, step_seconds: float) -> str:
     """One line: size, memory and time expected."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     batch = min(config.batch_size, len(task.train))
     steps = math.ceil(len(task.train) / batch) * config.max_epochs
-    memory = step_bytes(model, batch, model.recomputed)
     return (
         f"{config.data}: {len(task.train):,} training points, {parameters:,} parameters, "
-        f"about {memory / 1e6:,.0f} MB for a step{_recomputed(model)}, "
+        f"{_memory(model, batch)}"
         f"{config.max_epochs} epochs = {steps:,} steps of {step_seconds:.2f} s: "
         f"about {duration(steps * step_seconds)}"
     )
@@ -34,6 +34,10 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _recomputed(model: DKM) -> str:
+def _memory(model: Trainable, batch: int) -> str:
+    if not isinstance(model, DKM):
+        return ""
     count = len(model.recomputed)
-    return f" with {count} of {len(model.layers)} layers recomputed" if count else ""
+    recomputed = f" with {count} of {len(model.layers)} layers recomputed" if count else ""
+    megabytes = step_bytes(model, batch, model.recomputed) / 1e6
+    return f"about {megabytes:,.0f} MB for a step{recomputed}, "

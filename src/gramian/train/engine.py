@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -12,15 +13,16 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.model import DKM
 from gramian.nn.norm import GramNorm, mean_over_batch
 from gramian.nn.result import DKMResult
 from gramian.nn.states import ByPath
+from gramian.nn.trainable import Trainable
 from gramian.train.allocator import keep_freed_memory
 from gramian.train.config import ConfigError
+from gramian.train.tf32 import emulate_tf32
 
 Forward = Callable[[Tensor, ByPath], DKMResult]
-Precision = Literal["32-true", "64-true", "tf32"]
+Precision = Literal["32-true", "64-true", "tf32", "tf32-emulated"]
 
 
 class Engine:
@@ -31,7 +33,8 @@ class Engine:
         devices: processes on this machine. Under torchrun the launcher decides.
         num_nodes: machines.
         precision: ``32-true``, ``64-true``, or ``tf32``: float32 whose matrix products and
-            convolutions round their inputs to 10 mantissa bits, on CUDA.
+            convolutions round their inputs to 10 mantissa bits, on CUDA. ``tf32-emulated`` does
+            the same on any device, slowly.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Engine:
                 raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
+        self.precision = precision
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
     @property
@@ -77,8 +81,12 @@ class Engine:
         """Whether this process writes files and messages."""
         return self.rank == 0
 
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """The context of all that a run computes; only an emulated precision needs one."""
+        return emulate_tf32() if self.precision == "tf32-emulated" else nullcontext()
+
     def set_up(
-        self, model: DKM, optimiser: torch.optim.Optimizer
+        self, model: Trainable, optimiser: torch.optim.Optimizer
     ) -> tuple[Forward, torch.optim.Optimizer]:
         """The model's forward pass and the optimiser, for training in all processes.
 
@@ -98,7 +106,7 @@ class Engine:
 
         return forward, optimiser
 
-    def tear_down(self, model: DKM) -> None:
+    def tear_down(self, model: Trainable) -> None:
         """From now on each process is by itself again."""
         for module in model.modules():
             if isinstance(module, GramNorm):
@@ -127,7 +135,7 @@ class Engine:
 class _Plain(nn.Module):
     """A model that returns plain tuples, because Fabric refuses frozen dataclasses."""
 
-    def __init__(self, model: DKM) -> None:
+    def __init__(self, model: Trainable) -> None:
         super().__init__()
         self.model = model
 

@@ -9,6 +9,7 @@ from gramian.gram.linalg import condition_number
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.likelihoods import Categorical
 from gramian.nn.model import DKM
+from gramian.nn.trainable import Trainable
 from gramian.train.data import Dataset
 from gramian.train.metrics import ClassificationMetrics, RegressionMetrics
 from gramian.train.predictor import Predictor
@@ -22,7 +23,7 @@ def evaluate(
     With several processes each that calls this evaluates all data by itself.
     """
     likelihood = predictor.model.likelihood
-    device = predictor.model.output.q_mean.device
+    device = predictor.model.device
     samples = predictor.samples()
     batches = zip(
         predictor.marginals(data.x, batch_size), data.y.to(device).split(batch_size), strict=True
@@ -54,8 +55,10 @@ def figures(metrics: ClassificationMetrics | RegressionMetrics) -> dict[str, flo
     return {name: float(value) for name, value in computed.items()}
 
 
-def condition_numbers(model: DKM) -> dict[str, float]:
+def condition_numbers(model: Trainable) -> dict[str, float]:
     """Condition number of each learned Gram matrix, by layer."""
+    if not isinstance(model, DKM):
+        return {}
     return {
         path: condition_number(module.inducing_gram.matrix)
         for path, module in model.layers.named_modules()

@@ -75,7 +75,7 @@ class ExportedModel(nn.Module):
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.frozen = predictor.model.freeze()
+        self.frozen = predictor.dkm.freeze()
         self.likelihood = copied(predictor.model.likelihood)
         self.scaler, self.dtype = predictor.scaler, predictor.model.dtype
         samples = predictor.samples()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import resource
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from gramian.nn.layers import DKMLayer, ResidualBlock
 from gramian.nn.model import DKM
+from gramian.nn.trainable import Trainable
 from gramian.train.config import ConfigError, TrainConfig
 
 CHAIN = 3  # bytes that autograd keeps of the inducing chain, for each byte of parameters (counted)
@@ -23,33 +25,42 @@ class LayerMemory:
     """Bytes that a layer of ``model.layers`` needs in a training step."""
 
     inside: int  # what autograd keeps within the layer; not kept if the layer is recomputed
-    output: int  # its output, which the next layer keeps
+    output: int  # its output, which the next layer keeps; for the first layer also its input
     work: int  # gradients within the layer in the backward pass
 
 
 def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
-    """The memory of each layer, from the sizes of what it keeps: Φ_ti, X and U (see DKMLayer)."""
+    """The memory of each layer, from the sizes of what it keeps: Φ_ti, X, U, filters (DKMLayer)."""
     size = torch.finfo(model.dtype).bits // 8
     space: tuple[int, ...] = model.data_shape[1:]
     memories: dict[str, LayerMemory] = {}
     for name, module in model.layers.items():
         parts = [module.layer1, module.layer2] if isinstance(module, ResidualBlock) else [module]
-        kept, gradients = 0, []
-        output = 0
+        kept, filters, gradients = 0, 0, []
+        entry, output = 0, 0
         for number, part in enumerate(parts):
             assert isinstance(part, DKMLayer)
             P, rows_in = part.gram.num_inducing, math.prod(space)
             P_in = P if part.conv is None else part.conv.raw_mixing.shape[1]
+            filters += 0 if part.conv is None else part.conv.raw_mixing.numel()
             space = space if part.conv is None else part.conv.output_space(space)
             rows, skr = math.prod(space), part.gram.skr
-            gamma = skr.gamma(P) if skr.samples else P
+            gamma = min(skr.gamma(P), P) if skr.samples else P
             columns = gamma + (P if skr.jitter else 0)
+            if not memories and number == 0:
+                entry = rows_in * P_in
             output = rows * P
             kept += rows_in * P_in + rows * (P + columns) + VECTORS * rows
             kept += output if number + 1 < len(parts) else 0
             gradients.append(2 * rows_in * P_in + rows * (P + columns))
+            if isinstance(module, ResidualBlock) and module.shortcut is not None and number == 0:
+                kept += rows * (P_in + P)  # the pixels that its stride takes, mixed or not
         work = max(gradients) + output
-        memories[name] = LayerMemory(*(size * batch * n for n in (kept, output, work)))
+        memories[name] = LayerMemory(
+            inside=size * (batch * kept + filters),
+            output=size * batch * (entry + output),
+            work=size * batch * work,
+        )
     return memories
 
 
@@ -72,6 +83,14 @@ def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
     return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
 
 
+def set_recomputed_(model: Trainable, batch: int, config: TrainConfig) -> None:
+    """Choose what the model computes again in the backward pass. A network can do no such thing."""
+    if isinstance(model, DKM):
+        model.recomputed = choose_recomputed(model, batch, config)
+    elif config.recompute_activations or config.memory is not None:
+        raise ConfigError("recompute_activations and memory are for deep kernel machines only")
+
+
 def choose_recomputed(model: DKM, batch: int, config: TrainConfig) -> frozenset[str]:
     """The layers that the settings want recomputed: all, as many as memory needs, or none."""
     if config.recompute_activations:
@@ -87,7 +106,7 @@ def layers_to_recompute(model: DKM, batch: int, budget: int) -> frozenset[str]:
     One at a time the layer is chosen that lowers the peak most. ConfigError if even all of them
     are not enough.
     """
-    present = resident_bytes(model.output.q_mean.device)
+    present = resident_bytes(model.device)
     memories = layer_memories(model, batch)
     recomputed: set[str] = set()
     while present + step_bytes(model, batch, recomputed) > budget:
@@ -122,4 +141,4 @@ def resident_bytes(device: torch.device) -> int:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return 0
-    return pages * 4096
+    return pages * resource.getpagesize()

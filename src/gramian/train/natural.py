@@ -122,7 +122,7 @@ class NaturalTrainer(Trainer):
         draw = Place(self.config.seed, self.step, self.attempt).draw("natural gradient")
         noise = self.model.draw_samples(1, draw).to(self.engine.device)
         batches = (self._batch(indices) for indices in parts)
-        natural_step_(self.model, batches, len(self.task.train), rho, noise)
+        natural_step_(self.predictor.dkm, batches, len(self.task.train), rho, noise)
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         x = self.task.scaler(self.task.train.x[indices], self.engine.dtype)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.config import DKMConfig
 from gramian.nn.likelihoods import Categorical, Gaussian
 from gramian.nn.model import DKM
-from gramian.train.config import build_model, model_config_from_dict, model_config_to_dict
+from gramian.nn.trainable import Trainable
+from gramian.train.config import (
+    ModelConfig,
+    build_model,
+    model_config_from_dict,
+    model_config_to_dict,
+)
 from gramian.train.data import Scaler, scaler_from_dict
 from gramian.train.files import write_atomically, write_text_atomically
 from gramian.train.seeds import generator
@@ -29,24 +33,6 @@ class PretrainedError(Exception):
     """A folder does not hold a saved model that this version can read."""
 
     exit_code = 1
-
-
-def prediction_of(model: DKM) -> Callable[[Tensor], Marginals]:
-    """The model's frozen form, made from its parameters as they are now.
-
-    A model that normalises by the batch at hand, as published, has none and predicts by itself.
-    """
-    return model.freeze() if model.can_freeze else partial(_predict_unfrozen, model)
-
-
-@torch.no_grad()
-def _predict_unfrozen(model: DKM, x: Tensor) -> Marginals:
-    was_training = model.training
-    model.eval()
-    try:
-        return model(x).marginals
-    finally:
-        model.train(was_training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +52,24 @@ class Predictor:
         seed: of the Monte-Carlo samples.
     """
 
-    model: DKM
-    config: DKMConfig
+    model: Trainable
+    config: ModelConfig
     scaler: Scaler
     class_names: tuple[str, ...] = ()
     target_scale: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (1.0,))
     seed: int = 0
 
+    @property
+    def dkm(self) -> DKM:
+        """The model, for what only a deep kernel machine can do."""
+        if not isinstance(self.model, DKM):
+            name = type(self.model).__name__
+            raise PretrainedError(f"this needs a deep kernel machine, but the model is a {name}")
+        return self.model
+
     def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
         """q(f) in batches, from the model's frozen form."""
-        predict = prediction_of(self.model)
-        device = self.model.output.q_mean.device
+        predict, device = self.model.for_prediction(), self.model.device
         for batch in x.split(batch_size):
             inputs = self.scaler(batch, self.model.dtype).to(device)
             self.model.check_data(inputs)
@@ -85,7 +78,7 @@ class Predictor:
     def samples(self) -> Float[Tensor, "S 1 C"]:
         """The Monte-Carlo samples that all predictions share."""
         draw = generator(self.seed, "prediction")
-        return self.model.draw_samples(1, draw).to(self.model.output.q_mean.device)
+        return self.model.draw_samples(1, draw).to(self.model.device)
 
     def latent(self, x: Tensor, batch_size: int = 256) -> Marginals:
         """Mean and variance of the latent functions, [N, C] and [N, 1]."""

@@ -10,8 +10,8 @@ from torch import Tensor
 from gramian.gram.errors import NonFiniteError
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.model import DKM
-from gramian.nn.norm import GramNorm
 from gramian.nn.result import DKMResult
+from gramian.nn.trainable import Trainable
 from gramian.train.engine import Engine, Forward
 from gramian.train.objective import Terms, objective
 from gramian.train.seeds import generator
@@ -51,7 +51,7 @@ def batch_indices(num_data: int, batch_size: int, place: Place) -> Tensor:
 
 def step_objective(
     forward: Forward,
-    model: DKM,
+    model: Trainable,
     task: Task,
     indices: Tensor,
     place: Place,
@@ -87,8 +87,10 @@ def step_objective(
     return StepResult(terms, kl, correct, len(y), clamped(model, result))
 
 
-def clamped(model: DKM, result: DKMResult) -> int:
+def clamped(model: Trainable, result: DKMResult) -> int:
     """How many negative variances all layers clamped in a pass."""
+    if not isinstance(model, DKM):
+        return 0
     return sum(
         int(result.seen[path])
         for path, module in model.layers.named_modules()
@@ -96,7 +98,7 @@ def clamped(model: DKM, result: DKMResult) -> int:
     )
 
 
-def check_finite(model: DKM, terms: Terms) -> None:
+def check_finite(model: Trainable, terms: Terms) -> None:
     """Raise NonFiniteError unless the objective and all gradients are finite."""
     if not terms.total.isfinite():
         raise NonFiniteError("the objective")
@@ -104,9 +106,3 @@ def check_finite(model: DKM, terms: Terms) -> None:
     for name, norm in zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True):
         if not norm.isfinite():
             raise NonFiniteError(f"the gradient of {name}")
-
-
-def running_means(model: DKM) -> list[Tensor]:
-    """The buffers that a forward pass in training mode moves."""
-    norms = (module for module in model.modules() if isinstance(module, GramNorm))
-    return [norm.running_mean for norm in norms if norm.running_mean is not None]

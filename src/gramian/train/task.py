@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gramian.nn.config import DKMConfig
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKMConfig
-from gramian.train.config import ConfigError, TrainConfig
+from gramian.nn.network import NetworkConfig
+from gramian.train.config import ConfigError, ModelConfig, TrainConfig
 from gramian.train.data import (
     CIFAR_NORMALISER,
     Augmentation,
@@ -40,11 +40,11 @@ class Task:
 
 
 def load_task(config: TrainConfig) -> Task:
-    """Read the data that a configuration names; the split depends on the seed only."""
+    """Read the data that a configuration names; the split depends on its own seed only."""
     splits = load(config.data, config.data_dir)
     train, validation = splits.train, None
     if config.validation_fraction:
-        draw = generator(config.seed, "validation split")
+        draw = generator(config.split_seed, "validation split")
         train, validation = hold_out(train, config.validation_fraction, draw)
     if config.train_size is not None:
         if not 2 <= config.train_size <= len(train):
@@ -52,7 +52,7 @@ def load_task(config: TrainConfig) -> Task:
                 f"train_size must be between 2 and the {len(train)} training points, "
                 f"got {config.train_size}"
             )
-        order = torch.randperm(len(train), generator=generator(config.seed, "train size"))
+        order = torch.randperm(len(train), generator=generator(config.split_seed, "train size"))
         train = train.subset(order[: config.train_size])
     if train.x.ndim != 4 and (config.crop_padding or config.flip):
         raise ConfigError("crop_padding and flip are for images, but the data are rows")
@@ -67,10 +67,10 @@ def fit_scaler(name: str, train: Dataset) -> Scaler:
     return Normaliser.fit(train.x) if train.x.ndim == 4 else RowScaler.fit(train.x)
 
 
-def fit_model_config(config: DKMConfig, train: Dataset) -> DKMConfig:
+def fit_model_config(config: ModelConfig, train: Dataset) -> ModelConfig:
     """The model configuration with the sizes that the data dictate."""
     num_outputs = len(train.class_names) or train.y.shape[1]
-    if isinstance(config, ConvDKMConfig):
+    if isinstance(config, ConvDKMConfig | NetworkConfig):
         if train.x.ndim != 4:
             raise ConfigError("the data are rows, not images: use kind dense")
         channels, height, width = train.x.shape[1:]

@@ -17,7 +17,8 @@ from gramian.train.cost import expectation
 from gramian.train.engine import Engine
 from gramian.train.epoch_sums import add_step, epoch_row
 from gramian.train.evaluate import condition_numbers, evaluate, figures
-from gramian.train.memory import choose_recomputed
+from gramian.train.memory import set_recomputed_
+from gramian.train.optimisers import build_optimiser
 from gramian.train.patience import Best, best_of, is_over
 from gramian.train.predictor import Predictor
 from gramian.train.progress import ProgressView
@@ -25,14 +26,7 @@ from gramian.train.run_folder import Row, RunFolder, peak_memory_mb
 from gramian.train.schedule import lr_factor
 from gramian.train.seeds import generator
 from gramian.train.signals import Stopped, StopSignals
-from gramian.train.step import (
-    Place,
-    StepResult,
-    batch_indices,
-    check_finite,
-    running_means,
-    step_objective,
-)
+from gramian.train.step import Place, StepResult, batch_indices, check_finite, step_objective
 from gramian.train.task import Task
 
 log = logging.getLogger("gramian")
@@ -45,6 +39,10 @@ class TrainingFailed(Exception):
     """Training stopped for a numerical reason, after all that on_numerical_error allows."""
 
     exit_code = 3
+
+    def __init__(self, epoch: int, step: int, error: NumericalError) -> None:
+        super().__init__(f"epoch {epoch}, step {step}: {error}")
+        self.epoch, self.step, self.layer, self.reason = epoch, step, error.layer, error.reason()
 
 
 class Trainer:
@@ -82,7 +80,7 @@ class Trainer:
         self.model = predictor.model.to(engine.dtype).train()
         self.batch_size = min(config.batch_size, len(task.train))
         share = math.ceil(self.batch_size / engine.world_size)
-        self.model.recomputed = choose_recomputed(self.model, share, config)
+        set_recomputed_(self.model, share, config)
         self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
         self.quiet = quiet
@@ -100,7 +98,14 @@ class Trainer:
 
     def fit(self, resume: bool = True) -> list[Row]:
         """Train to the end; a row of figures an epoch."""
-        self.start(resume)
+        with self.engine.arithmetic():
+            self.start(resume)
+            self.loop()
+            self.finish()
+        return self.rows
+
+    def loop(self) -> None:
+        """Step after step, with each epoch's figures and with checkpoints between."""
         patience = self.config.patience
         saved_at = time.monotonic()
         with StopSignals() as stop, self.view:
@@ -115,23 +120,21 @@ class Trainer:
                     saved_at = time.monotonic()
                 if stop.received:
                     raise Stopped(stop.received)
-        self.finish()
-        return self.rows
 
     def train_step(self) -> None:
-        """One step of Adam on one batch."""
+        """One step on one batch."""
         started = time.perf_counter()
         lr = self.learning_rate()
         for group in self.optimiser.param_groups:
             group["lr"] = lr
-        means = [mean.clone() for mean in running_means(self.model)]
+        means = [mean.clone() for mean in self.model.running_statistics()]
         try:
             result = self.objective()
             self.optimiser.zero_grad()
             self.engine.backward(result.terms.loss)
             check_finite(self.model, result.terms)
         except NumericalError as error:
-            for mean, before in zip(running_means(self.model), means, strict=True):
+            for mean, before in zip(self.model.running_statistics(), means, strict=True):
                 mean.copy_(before)
             self.numerical_error(error)
             return
@@ -218,9 +221,7 @@ class Trainer:
             x = self.task.inputs(self.task.train.x, draw, self.engine.dtype)
             self.model.initialise_(x, draw)
         self.model.to(self.engine.device)
-        optimiser = torch.optim.Adam(
-            self.model.parameters(), self.config.lr, self.config.betas, fused=True
-        )
+        optimiser = build_optimiser(self.model, self.config)
         self.forward, self.optimiser = self.engine.set_up(self.model, optimiser)
         if saved is not None:
             check_same_settings(saved["config"], self.config.to_dict(), FREE)
@@ -232,7 +233,7 @@ class Trainer:
 
     def trial_seconds(self) -> float:
         """Seconds for one step, tried without taking it; the first of two warms up."""
-        means = [mean.clone() for mean in running_means(self.model)]
+        means = [mean.clone() for mean in self.model.running_statistics()]
         try:
             for _ in range(2):
                 started = time.perf_counter()
@@ -241,7 +242,7 @@ class Trainer:
             return math.nan  # training will meet it too, and knows what to do
         finally:
             self.optimiser.zero_grad()
-            for mean, before in zip(running_means(self.model), means, strict=True):
+            for mean, before in zip(self.model.running_statistics(), means, strict=True):
                 mean.copy_(before)
         return time.perf_counter() - started
 
@@ -280,12 +281,11 @@ class Trainer:
     def numerical_error(self, error: NumericalError) -> None:
         """Raise, skip the batch, or go back to the last checkpoint and on with other noise."""
         self.num_errors += 1
-        epoch = self.step // self.steps_per_epoch + 1
-        where = f"epoch {epoch}, step {self.step + 1}: {error}"
+        failed = TrainingFailed(self.step // self.steps_per_epoch + 1, self.step + 1, error)
         policy = self.config.on_numerical_error
         if policy == "raise" or self.num_errors > self.config.max_numerical_errors:
-            raise TrainingFailed(where) from error
-        log.warning("%s: %s", "skipping a batch" if policy == "skip" else "rolling back", where)
+            raise failed from error
+        log.warning("%s: %s", "skipping a batch" if policy == "skip" else "rolling back", failed)
         if policy == "skip":
             self.step += 1
             return

@@ -1,4 +1,7 @@
-"""``gramian info``: versions and devices, or what a trained model is made of."""
+"""``gramian info``: versions and devices, what a trained model is made of, or what one would cost.
+
+``--scale`` simulates training the paper's model, or a small one, without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,36 @@ from jsonargparse import ArgumentParser
 
 from gramian.experiments.commands.evaluate import model_folder
 from gramian.experiments.options import add_common_options
-from gramian.train.config import model_config_to_dict
+from gramian.nn.model import DKM
+from gramian.train.config import ConfigError, model_config_to_dict
 from gramian.train.predictor import Predictor
 from gramian.train.run_folder import environment
 
 
 def run(words: Sequence[str]) -> None:
-    """Describe this installation, or a model."""
+    """Describe this installation, a model, or the cost of one."""
     parser = ArgumentParser(
         prog="gramian info",
-        description="Versions and devices here, or what a trained model is made of.",
+        description="Versions and devices here, what a trained model is made of, or what it would "
+        "cost to train one at a scale: parameters, FLOPs, memory, and time on an A100.",
     )
     parser.add_argument("model", nargs="?", help="run folder, or folder of a saved model")
+    parser.add_argument(
+        "--scale",
+        choices=["paper", "small"],
+        help="simulate training at this size, on tensors without storage; takes half a minute",
+    )
     add_common_options(parser)
     options = parser.parse_args(list(words))
+    if options.scale:
+        if options.model:
+            raise ConfigError("--scale simulates a preset: name it or a model's folder, not both")
+        from gramian.experiments.simulate.report import as_text
+        from gramian.experiments.simulate.run import simulate
+
+        costs = simulate(options.scale)
+        sys.stdout.write(json.dumps(costs) + "\n" if options.json else as_text(costs))
+        return
     facts = describe_model(options.model) if options.model else describe_installation()
     if options.json:
         sys.stdout.write(json.dumps(facts) + "\n")
@@ -48,7 +67,7 @@ def describe_model(path: str) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "input": list(model.data_shape),
         "classes": list(predictor.class_names),
-        "layers": list(model.layers),
+        "layers": list(model.layers) if isinstance(model, DKM) else [],
         "dtype": str(model.dtype),
         "settings": model_config_to_dict(predictor.config),
     }

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import Namespace
 
 from gramian.experiments.options import train_config, train_parser
+from gramian.experiments.single_run import prepare, run_to_end
 from gramian.experiments.tables import show_figures
-from gramian.train.config import ConfigError, TrainConfig, build_model
-from gramian.train.engine import Engine
-from gramian.train.evaluate import evaluate, figures
-from gramian.train.files import write_text_atomically
-from gramian.train.predictor import Predictor
-from gramian.train.run_folder import Row, RunFolder, environment, peak_memory_mb
-from gramian.train.task import Task, fit_model_config, load_task
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.run_folder import Row, RunFolder
 from gramian.train.trainer import Trainer
 
 log = logging.getLogger("gramian")
@@ -32,22 +26,15 @@ def run(words: Sequence[str]) -> None:
     options = parser.parse_args(list(words))
     config = train_config(parser, options)
     folder = run_folder(config, options)
-    task = load_task(config)
-    engine = Engine(config.device, config.devices, config.num_nodes, config.precision)
-    predictor = build_predictor(config, task)
     on_epoch = tensorboard_writer(folder) if options.tensorboard and not options.dry_run else None
-    trainer = Trainer(predictor, task, config, engine, folder, options.quiet, on_epoch)
+    trainer = prepare(config, folder, options.quiet, on_epoch)
+    resume = options.resume != "never"
     if options.dry_run:
-        trainer.start(resume=options.resume != "never")
+        trainer.start(resume)
         return
-    if engine.is_first:
-        folder.start(config, environment(config.seed, engine.device, engine.dtype))
-    started = time.perf_counter()
-    rows = trainer.fit(resume=options.resume != "never")
-    if not engine.is_first:
+    summary = run_to_end(trainer, folder, resume)
+    if summary is None:
         return
-    summary = summarise(trainer, rows, time.perf_counter() - started)
-    write_text_atomically(folder.path / "result.json", json.dumps(summary, indent=2) + "\n")
     if options.plots:
         draw_plots(trainer, folder)
     if options.json:
@@ -73,17 +60,6 @@ def run_folder(config: TrainConfig, options: Namespace) -> RunFolder:
     return folder
 
 
-def build_predictor(config: TrainConfig, task: Task) -> Predictor:
-    """An untrained model that fits the data."""
-    model_config = fit_model_config(config.model, task.train)
-    scale = ((0.0,), (1.0,))
-    if not task.train.class_names:
-        y = task.train.y.double()
-        scale = (tuple(y.mean(0).tolist()), tuple(y.std(0).tolist()))
-    model = build_model(model_config)
-    return Predictor(model, model_config, task.scaler, task.train.class_names, scale)
-
-
 def tensorboard_writer(folder: RunFolder) -> Callable[[Row], None]:
     """A function that writes an epoch's figures as TensorBoard events."""
     try:
@@ -98,24 +74,6 @@ def tensorboard_writer(folder: RunFolder) -> Callable[[Row], None]:
         writer.flush()
 
     return write
-
-
-def summarise(trainer: Trainer, rows: list[Row], seconds: float) -> dict[str, Any]:
-    """Final figures of the saved model: none of them chose anything."""
-    task = trainer.task
-    sets = {"validation": task.validation, "test": task.test}
-    return {
-        "figures": {
-            name: figures(evaluate(trainer.predictor, data))
-            for name, data in sets.items()
-            if data is not None
-        },
-        "epochs": int(rows[-1]["epoch"]) if rows else 0,
-        "seconds": seconds,
-        "train_seconds": sum(row["seconds"] for row in rows),
-        "memory_mb": peak_memory_mb(),
-        "numerical_errors": trainer.num_errors,
-    }
 
 
 def draw_plots(trainer: Trainer, folder: RunFolder) -> None:

@@ -16,8 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from gramian.nn.config import DKMConfig
-from gramian.train.config import Kind, TrainConfig, build_model
+from gramian.train.config import Kind, ModelConfig, TrainConfig, build_model
 from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
 from gramian.train.engine import Engine
 from gramian.train.estimators.streaming import Stream, stream_
@@ -92,7 +91,7 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
         """Inducing points, batch size and epochs for so many training points."""
 
     @abstractmethod
-    def _model_config(self, x: Tensor, num_outputs: int, plan: Plan) -> DKMConfig:
+    def _model_config(self, x: Tensor, num_outputs: int, plan: Plan) -> ModelConfig:
         """The model for these data."""
 
     @abstractmethod
@@ -206,11 +205,13 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
         """A model with start values."""
         dtype = torch.float64 if self.precision == "64-true" else torch.float32
         config, scaler = self._model_config(x, num_outputs, plan), self._fit_scaler(x)
-        model = build_model(config).to(dtype)
+        predictor = Predictor(
+            build_model(config).to(dtype), config, scaler, class_names, target_scale, seed
+        )
         draw = generator(seed, "start")
-        model.initialise_(scaler(self._augmentation()(x, draw), dtype), draw)
-        model.output.q_mean.detach().zero_()  # a random mean is far from a smooth function
-        return Predictor(model, config, scaler, class_names, target_scale, seed)
+        predictor.model.initialise_(scaler(self._augmentation()(x, draw), dtype), draw)
+        predictor.dkm.output.q_mean.detach().zero_()  # a random mean is no smooth function
+        return predictor
 
     # ---- files ----
 

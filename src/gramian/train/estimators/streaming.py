@@ -43,7 +43,7 @@ def stream_(
     The KL is divided by the number of all data points seen so far, those at hand included.
     ``natural``: q(f_i) moves by natural gradients instead of Adam.
     """
-    model, device = predictor.model, predictor.model.output.q_mean.device
+    model, device = predictor.dkm, predictor.model.device
     num_seen, step, total = before.num_seen + len(x), before.step, 0.0
     shift, scale = (torch.tensor(values, dtype=torch.float64) for values in predictor.target_scale)
     optimiser = torch.optim.Adam(model.parameters(), lr, betas)

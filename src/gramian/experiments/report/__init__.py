@@ -1,0 +1,1 @@
+"""Result folders of ``gramian reproduce`` as tables, figures and one page."""

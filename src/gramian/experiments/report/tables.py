@@ -1,0 +1,264 @@
+"""The tables of a report, before they become Markdown, LaTeX or HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from gramian.experiments.published import Metric, PublishedExperiment, printed_row
+from gramian.experiments.report.gather import Results, Table, TableRow
+from gramian.experiments.statistics import (
+    MINUS,
+    Summary,
+    as_text,
+    p_as_text,
+    summarise,
+    welch_p,
+)
+
+NONE = "–"
+PRECISIONS = {
+    "32-true": "float32",
+    "64-true": "float64",
+    "tf32": "TF32",
+    "tf32-emulated": "TF32 (emulated)",
+}
+DECIMALS: dict[Metric, int] = {"accuracy": 2, "log_likelihood": 4}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, and the number to sort by; None comes last."""
+
+    text: str
+    order: int | float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: its label, what is special about it, and a cell for each other column."""
+
+    label: str
+    note: str
+    cells: tuple[Cell, ...]
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: headings (the first is that of the labels), lines, and what to know about them."""
+
+    key: str
+    title: str
+    subtitle: str
+    headings: tuple[str, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+def all_grids(results: Results) -> list[Grid]:
+    """The tables, then failures by precision."""
+    return [*map(result_grid, results.tables), *precision_grids(results.tables)]
+
+
+def result_grid(table: Table) -> Grid:
+    """Ours beside the published, with failures, tests against the headline, and time."""
+    there = published_name(table)
+    headings = (
+        "Method",
+        "Accuracy (%), ours",
+        f"Accuracy (%), {there}",
+        "Log-likelihood, ours",
+        f"Log-likelihood, {there}",
+        "Failed, ours",
+        f"Failed, {there}",
+        "p, accuracy",
+        "p, log-likelihood",
+        "s / epoch, ours",
+    )
+    lines = [_line(row, table.reference) for row in table.rows]
+    lines += [_quoted_line(*quoted) for quoted in table.quoted]
+    seeds = f"{table.seeds} seed{'s' if table.seeds > 1 else ''}"
+    return Grid(
+        key=table.key,
+        title=f"{table.title} — {scale_name(table)}, {precision_name(table)}",
+        subtitle=f"{table.data}, {table.epochs} epochs, {seeds}",
+        headings=headings,
+        lines=tuple(lines),
+        notes=tuple(_notes(table)),
+        warnings=tuple(_warnings(table)),
+        failures=tuple(
+            f"{row.label}, seed {run.seed}, epoch {run.failure.epoch}: {run.failure.reason}"
+            for row in table.rows
+            for run in row.runs
+            if run.failure is not None
+        ),
+    )
+
+
+def precision_grids(tables: Sequence[Table]) -> list[Grid]:
+    """Failures by row and precision, for each table that was run in more than one precision."""
+    groups: dict[tuple[str | int, ...], dict[str, Table]] = {}
+    for table in tables:
+        same = table.name, table.scale, table.data, table.epochs
+        groups.setdefault(same, {}).setdefault(table.precision, table)
+    return [_precision_grid(list(group.values())) for group in groups.values() if len(group) > 1]
+
+
+def scale_name(table: Table) -> str:
+    """The scale in words."""
+    return "full size" if table.is_as_published else f"{table.scale} scale"
+
+
+def published_name(table: Table) -> str:
+    """What the published values are called beside those of a table."""
+    return "published" if table.is_as_published else "published, full size"
+
+
+def precision_name(table: Table) -> str:
+    """The precision in words."""
+    return PRECISIONS.get(table.precision, table.precision)
+
+
+def _line(row: TableRow, headline: TableRow) -> Line:
+    seconds = [run.seconds_per_epoch for run in row.runs if run.seconds_per_epoch is not None]
+    mean = fmean(seconds) if seconds else None
+    cells = (
+        _ours(row, "accuracy"),
+        _published(row.published, "accuracy"),
+        _ours(row, "log_likelihood"),
+        _published(row.published, "log_likelihood"),
+        _failed(row),
+        _published_failed(row.published),
+        _p(row, headline, "accuracy"),
+        _p(row, headline, "log_likelihood"),
+        Cell(NONE) if mean is None else Cell(f"{mean:#.3g}".rstrip("."), mean),
+    )
+    return Line(row.label, row.difference, cells)
+
+
+def _quoted_line(label: str, accuracy: str, log_likelihood: str) -> Line:
+    first, second = (_printed(text) for text in (accuracy, log_likelihood))
+    empty = Cell(NONE)
+    cells = (empty, first, empty, second, empty, empty, empty, empty, empty)
+    return Line(label, "quoted by the paper", cells, quoted=True)
+
+
+def _ours(row: TableRow, metric: Metric) -> Cell:
+    values = row.values(metric)
+    if not values:
+        return Cell("unfinished" if row.unfinished else "Fail")
+    summary = _summary(values, metric)
+    count = f" ({summary.n})" if summary.n > 1 else ""  # a single run says so itself
+    return Cell(as_text(summary, DECIMALS[metric]) + count, summary.mean)
+
+
+def _published(experiment: PublishedExperiment | None, metric: Metric) -> Cell:
+    """As printed; from the logs if it is not in the paper."""
+    if experiment is None:
+        return Cell(NONE)
+    row = printed_row(experiment.key)
+    if row is not None:
+        return _printed(getattr(row, metric))
+    summary = _summary(experiment.values(metric), metric)
+    return Cell(as_text(summary, DECIMALS[metric], 4), summary.mean)
+
+
+def _printed(text: str) -> Cell:
+    found = re.match(r"-?\d+(\.\d+)?", text)
+    if found is None:
+        return Cell(NONE if text == "-" else text)
+    return Cell(text.replace("-", MINUS), float(found[0]))
+
+
+def _summary(values: Sequence[float], metric: Metric) -> Summary:
+    return summarise([100 * v for v in values] if metric == "accuracy" else values)
+
+
+def _p(row: TableRow, headline: TableRow, metric: Metric) -> Cell:
+    if row is headline:
+        return Cell(NONE)
+    p = welch_p(headline.values(metric), row.values(metric))
+    return Cell(p_as_text(p), p)
+
+
+def _failed(row: TableRow) -> Cell:
+    cell = _failures([failure.epoch for failure in row.failures], row.total)
+    rest = f"; {row.unfinished} unfinished" if row.unfinished else ""
+    return Cell(cell.text + rest, cell.order)
+
+
+def _published_failed(experiment: PublishedExperiment | None) -> Cell:
+    if experiment is None:
+        return Cell(NONE)
+    return _failures(experiment.failure_epochs, len(experiment.runs))
+
+
+def _failures(epochs: Sequence[int], total: int) -> Cell:
+    text = f"{len(epochs)}/{total}"
+    if epochs:
+        text += f" (epoch{'s' if len(epochs) > 1 else ''} {', '.join(map(str, epochs))})"
+    return Cell(text, len(epochs))
+
+
+def _warnings(table: Table) -> Iterator[str]:
+    if not table.is_as_published:
+        yield (
+            f"This is the {table.scale} scale, {table.epochs} epochs on {table.data}. The "
+            "published columns are the paper’s full-size experiment (widths 512, 1024, 2048; "
+            "1200 epochs unless a row says otherwise; 4 seeds): compare the order of the rows "
+            "and the failures, not the values."
+        )
+    unfinished, total = (
+        sum(row.unfinished for row in table.rows),
+        sum(row.total for row in table.rows),
+    )
+    if unfinished:
+        yield f"Preliminary: {unfinished} of {total} runs are unfinished."
+
+
+def _notes(table: Table) -> Iterator[str]:
+    yield (
+        "Ours: mean ± standard error (number of runs) over the seeds that finished. As in the "
+        "paper, failed runs are not in the means."
+    )
+    runs = [run for row in table.rows for run in row.runs if run.accuracy is not None]
+    clipped = sum(run.clipped for run in runs)
+    if clipped:
+        part = "" if clipped == len(runs) else f"; so in {clipped} of {len(runs)} runs here"
+        yield f"Our log-likelihoods are the clipped ones, which is what the paper reports{part}."
+    yield (
+        "p: two-tailed t-test with unequal variances (Welch) of our runs against "
+        f"“{table.reference.label}”; – where one of the two has fewer than two runs."
+    )
+    yield "Failed: numerical errors of all seeds, with the epochs, counted from 1."
+    if any(row.published and printed_row(row.published.key) is None for row in table.rows):
+        yield "A published row that is not in the paper is computed from its logs."
+    if table.quoted:
+        yield "† Quoted by the paper from earlier work; neither logged nor run here."
+
+
+def _precision_grid(tables: Sequence[Table]) -> Grid:
+    first = tables[0]
+    rows = {row.key: row for table in tables for row in table.rows}
+    lines = []
+    for key, row in rows.items():
+        found = [next((r for r in table.rows if r.key == key), None) for table in tables]
+        cells = [Cell(NONE) if r is None else _failed(r) for r in found]
+        lines.append(Line(row.label, row.difference, (*cells, _published_failed(row.published))))
+    return Grid(
+        key=f"{first.key}-precisions",
+        title=f"{first.title}: failures by precision — {scale_name(first)}",
+        subtitle=f"{first.data}, {first.epochs} epochs, {', '.join(map(precision_name, tables))}",
+        headings=(
+            "Method",
+            *(f"Failed, {precision_name(table)}" for table in tables),
+            "Failed, published, full size, TF32",
+        ),
+        lines=tuple(lines),
+        notes=("Numerical errors of all seeds, with the epochs, counted from 1.",),
+    )

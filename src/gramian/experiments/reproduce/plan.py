@@ -1,0 +1,165 @@
+"""What a reproduction consists of: its folder, its rows, and a run for each row and seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gramian.experiments.published import quoted_rows
+from gramian.experiments.reproduce.registry import Scale, Table, TableRow
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.files import write_text_atomically
+from gramian.train.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a user may change of all rows of a table; None leaves it as it is.
+
+    Args:
+        epochs: of the headline; rows with fewer epochs shrink with it.
+        data: data set; all of its training points, unless ``train_size`` says how many.
+        data_dir: where data sets are stored.
+        precision: of all rows but those with a precision of their own (float64).
+    """
+
+    epochs: int | None = None
+    data: str | None = None
+    train_size: int | None = None
+    data_dir: str | None = None
+    precision: str | None = None
+
+    def apply(self, headline: TrainConfig) -> TrainConfig:
+        """The changed headline."""
+        given = {
+            "max_epochs": self.epochs,
+            "data": self.data,
+            "data_dir": self.data_dir,
+            "precision": self.precision,
+        }
+        chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if self.data is not None or self.train_size is not None:
+            chosen["train_size"] = self.train_size
+        return replace(headline, **chosen)
+
+    def suffix(self) -> str:
+        """Of the folder's name, so that runs of different settings never meet."""
+        parts = [
+            Path(self.data).stem if self.data is not None else "",
+            f"{self.train_size}points" if self.train_size is not None else "",
+            f"{self.epochs}epochs" if self.epochs is not None else "",
+            self.precision or "",
+        ]
+        return "".join(f"-{part}" for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One row with one seed."""
+
+    row: TableRow
+    config: TrainConfig
+    folder: RunFolder
+
+    @property
+    def name(self) -> str:
+        """Row and seed, for messages."""
+        return f"{self.row.key}, seed {self.config.seed}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a result or a failure: such a run is never repeated."""
+        path = self.folder.path
+        return (path / "result.json").exists() or (path / "failure.json").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A table at one scale, with its folder.
+
+    Args:
+        table: which.
+        scale: small or paper.
+        seeds: how many, from 0 on.
+        changes: of all rows.
+        output: the folder of all reproductions.
+        only: keys of rows, or empty for all.
+        seed: only this one.
+    """
+
+    table: Table
+    scale: Scale
+    seeds: int
+    changes: Changes
+    output: Path
+    only: tuple[str, ...] = ()
+    seed: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the results are."""
+        return self.output / f"{self.table.name}-{self.scale}{self.changes.suffix()}"
+
+    @property
+    def headline(self) -> TrainConfig:
+        """Settings of the full method."""
+        return self.changes.apply(self.table.headline(self.scale))
+
+    @property
+    def rows(self) -> list[TableRow]:
+        """The rows to run."""
+        rows = self.table.rows(self.headline)
+        unknown = set(self.only) - {row.key for row in rows}
+        if unknown:
+            known = ", ".join(row.key for row in rows)
+            raise ConfigError(f"no row {', '.join(sorted(unknown))}; rows are {known}")
+        return [row for row in rows if not self.only or row.key in self.only]
+
+    def runs(self) -> Iterator[PlannedRun]:
+        """All rows with the first seed, then with the second: what is there is comparable."""
+        for seed in range(self.seeds) if self.seed is None else [self.seed]:
+            for row in self.rows:
+                folder = RunFolder(self.folder / row.key / f"seed{seed}")
+                yield PlannedRun(row, replace(row.config, seed=seed), folder)
+
+    def write(self) -> None:
+        """Say in experiment.json what the folder holds; the report reads it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "name": self.table.name,
+            "kind": "table",
+            "scale": self.scale,
+            "title": self.table.title,
+            "data": self.headline.data,
+            "epochs": self.headline.max_epochs,
+            "seeds": max(self.seeds, self._seeds_before()),
+            "precision": self.headline.precision,
+            "headline": "headline",
+            "rows": [
+                {
+                    "key": row.key,
+                    "label": row.label,
+                    "difference": row.difference,
+                    "published": row.published,
+                    "kind": row.config.kind,
+                }
+                for row in self.table.rows(self.headline)
+            ],
+            "quoted": [
+                {
+                    "label": row.label,
+                    "accuracy": row.accuracy,
+                    "log_likelihood": row.log_likelihood,
+                }
+                for row in quoted_rows(self.table.name)
+            ],
+        }
+        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        write_text_atomically(self.folder / "experiment.json", text)
+
+    def _seeds_before(self) -> int:
+        path = self.folder / "experiment.json"
+        return int(json.loads(path.read_text())["seeds"]) if path.exists() else 0

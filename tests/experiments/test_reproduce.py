@@ -1,0 +1,263 @@
+"""The tables of the paper: what is run, what is recorded, and that nothing is run twice."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gramian import SKR
+from gramian.experiments.cli import main
+from gramian.experiments.published import experiments
+from gramian.experiments.reproduce import run as runner
+from gramian.experiments.reproduce.plan import Changes, Plan
+from gramian.experiments.reproduce.registry import TABLES
+from gramian.gram.errors import NegativeVarianceError
+from gramian.train.schedule import lr_factor
+from gramian.train.trainer import Trainer, TrainingFailed
+
+TINY = ["--data", "digits", "--train_size", "48", "--epochs", "2", "--quiet"]
+
+
+def rows(name, scale):
+    table = TABLES[name]
+    return {row.key: row for row in table.rows(table.headline(scale))}
+
+
+def plan(tmp_path, name="table1", **changes) -> Plan:
+    settings = {"scale": "small", "seeds": 1, "only": ("headline",)} | changes
+    small = Changes(epochs=2, data="digits", train_size=48)
+    return Plan(table=TABLES[name], changes=small, output=tmp_path, **settings)
+
+
+# ---- the registry ----
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_published_runs_that_are_named_exist_and_keys_are_folder_names(name, scale):
+    found = rows(name, scale)
+    assert next(iter(found)) == "headline"
+    for key, row in found.items():
+        assert row.published is None or row.published in experiments()
+        assert key.isidentifier()
+
+
+def test_ablations_differ_from_the_headline_only_in_what_they_say():
+    found = rows("table3", "paper")
+    headline = found["headline"].config
+    assert (headline.model.skr, headline.model.nu) == (SKR(0.25, 0.1), 0.001)
+    assert headline.model.divergence == "taylor"
+    changed = {
+        "no_taylor": {"divergence": "exact"},
+        "no_skr": {"skr": SKR.off()},
+        "neither": {"divergence": "exact", "skr": SKR.off()},
+        "keep_jitter": {"skr": SKR(None, 0.1)},
+        "zero_nu": {"nu": 0.0},
+        "gamma_twice": {"skr": SKR(0.5, 0.1)},
+    }
+    for key, change in changed.items():
+        assert found[key].config == replace(headline, model=replace(headline.model, **change))
+    assert replace(found["short"].config, max_epochs=1200, milestones=(2 / 3, 11 / 12)) == headline
+    assert set(found) == {"headline", "short", *changed}
+
+
+@pytest.mark.parametrize(
+    ("key", "epochs", "drops"), [("headline", 1200, (800, 1100)), ("short", 200, (160, 180))]
+)
+def test_published_schedules(key, epochs, drops):
+    config = rows("table3", "paper")[key].config
+    assert config.max_epochs == epochs
+    factors = [
+        lr_factor(config.schedule, epoch, 1, epochs, config.milestones) for epoch in range(epochs)
+    ]
+    changes = tuple(e for e in range(1, epochs) if factors[e] != factors[e - 1])
+    assert changes == drops
+    assert factors[-1] == pytest.approx(0.01)
+
+
+def test_networks_are_those_of_the_paper():
+    table1, table2 = rows("table1", "paper"), rows("table2", "paper")
+    adam, sgd = table1["network_adam"].config, table1["network_sgd"].config
+    assert (adam.optimiser, adam.lr, adam.betas, adam.schedule) == (
+        "adam",
+        1e-3,
+        (0.9, 0.999),
+        "steps",
+    )
+    assert (sgd.optimiser, sgd.lr, sgd.momentum, sgd.weight_decay) == ("sgd", 0.01, 0.9, 5e-4)
+    assert sgd.schedule == "cosine"
+    assert table1["network_sgd_text"].config == replace(sgd, lr=0.1)
+    adamw = table2["network_adamw"].config
+    assert (adamw.optimiser, adamw.lr, adamw.weight_decay, adamw.schedule) == (
+        "adamw",
+        1e-3,
+        0.1,
+        "cosine",
+    )
+    for row in (adam, sgd, adamw):
+        assert row.model.widths == (512, 1024, 2048)
+        assert row.batch_size == 128
+        assert row.max_epochs == 1200
+    assert table1["previous"].config.precision == "64-true"
+    assert all(row.config.data == "cifar100" for row in table2.values())
+
+
+def test_all_rows_of_a_small_table_share_data_epochs_and_augmentation():
+    for name in ("table1", "table3"):
+        found = rows(name, "small")
+        shared = {
+            (c.data, c.train_size, c.split_seed, c.crop_padding, c.flip)
+            for c in (row.config for row in found.values())
+        }
+        assert len(shared) == 1
+        assert {row.config.max_epochs for key, row in found.items() if key != "short"} == {
+            found["headline"].config.max_epochs
+        }
+
+
+# ---- running ----
+
+
+def test_a_table_runs_to_its_end_and_is_not_run_again(tmp_path, capsys, monkeypatch):
+    words = ["reproduce", "table1", *TINY, "--seeds", "2", "--output", str(tmp_path), "--json"]
+    words += ["--only", "headline,network_sgd"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["Failed, ours"] for row in found["rows"]][:1] == ["0/2"]
+    folder = Path(found["folder"])
+    assert folder.name == "table1-small-digits-48points-2epochs"
+    result = json.loads((folder / "headline/seed1/result.json").read_text())
+    assert result["epochs"] == 2
+    assert not (folder / "headline/seed1/checkpoints").exists()
+    env = json.loads((folder / "headline/seed1/env.json").read_text())
+    assert env["seed"] == 1
+    monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("a finished run was repeated"))
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_the_terminal_shows_the_table(tmp_path, capsys):
+    words = ["reproduce", "table1", *TINY, "--seeds", "1", "--only", "network_sgd"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "network" in text
+    assert "small scale" in text
+
+
+def test_a_finished_run_of_other_settings_is_not_taken_for_one_of_these(tmp_path, capsys):
+    this = plan(tmp_path)
+    runner.run_here(this, quiet=True)
+    path = this.folder / "headline/seed0/config.yaml"
+    settings = yaml.safe_load(path.read_text()) | {"lr": 0.5}
+    path.write_text(yaml.safe_dump(settings))
+    words = ["reproduce", "table1", *TINY, "--seeds", "1", "--only", "headline"]
+    assert main([*words, "--output", str(tmp_path)]) == 1
+    assert "other settings (lr: 0.5" in capsys.readouterr().err
+
+
+def test_a_numerical_failure_is_a_result_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    fit, error = Trainer.fit, NegativeVarianceError(3, 10, -1.0, -1e-10)
+    error.layer = "stem"
+
+    def fail_with_seed_0(self, resume=True):
+        if self.config.seed == 0:
+            raise TrainingFailed(7, 512, error)
+        return fit(self, resume)
+
+    monkeypatch.setattr(Trainer, "fit", fail_with_seed_0)
+    this = plan(tmp_path, seeds=2)
+    runner.run_here(this, quiet=True)
+    failure = json.loads((this.folder / "headline/seed0/failure.json").read_text())
+    assert (failure["epoch"], failure["step"], failure["layer"]) == (7, 512, "stem")
+    assert "3 of 10 variances" in failure["reason"]
+    assert (this.folder / "headline/seed1/result.json").exists()
+    monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("a failed run was repeated"))
+    runner.run_here(this, quiet=True)
+
+
+def test_a_numerical_error_of_an_evaluation_is_a_failure_too(tmp_path, monkeypatch):
+    def fail(self, resume=True):
+        self.step = 2 * self.steps_per_epoch
+        raise NegativeVarianceError(1, 10, -1.0, -1e-10)
+
+    monkeypatch.setattr(Trainer, "fit", fail)
+    this = plan(tmp_path)
+    runner.run_here(this, quiet=True)
+    assert json.loads((this.folder / "headline/seed0/failure.json").read_text())["epoch"] == 2
+
+
+def test_more_seeds_later(tmp_path):
+    runner.run_here(plan(tmp_path, seeds=2, only=("network_sgd",), name="table1"), quiet=True)
+    this = plan(tmp_path, seeds=1, only=("network_sgd",), name="table1")
+    this.write()
+    assert json.loads((this.folder / "experiment.json").read_text())["seeds"] == 2
+
+
+def command(tmp_path, *words):
+    return [sys.executable, "-m", "gramian", "reproduce", *words, "--output", str(tmp_path)]
+
+
+def test_several_processes_and_an_interruption_give_the_numbers_of_one_run(tmp_path):
+    """Stop two processes in the middle, start again, and compare with one quiet run."""
+    words = ["table1", "--data", "digits", "--train_size", "96", "--epochs", "40"]
+    words += ["--only", "headline,network_sgd", "--seeds", "1"]
+    parent = subprocess.Popen(command(tmp_path / "a", *words, "--jobs", "2"))
+    headline = tmp_path / "a/table1-small-digits-96points-40epochs/headline/seed0"
+    end = time.monotonic() + 120
+    while not (headline / "metrics.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(60) == 143
+    assert not (headline / "result.json").exists()
+    assert list((headline / "checkpoints").glob("*.ckpt"))
+    assert subprocess.run(command(tmp_path / "a", *words, "--jobs", "2")).returncode == 0
+    whole = command(tmp_path / "b", *words, "--only", "headline")
+    assert subprocess.run(whole).returncode == 0
+    results = [
+        json.loads(
+            (
+                tmp_path / f"{x}/table1-small-digits-96points-40epochs/headline/seed0/result.json"
+            ).read_text()
+        )["figures"]
+        for x in "ab"
+    ]
+    assert results[0]["test"] == pytest.approx(results[1]["test"], rel=1e-5)
+
+
+def test_a_process_that_dies_is_named(tmp_path, capfd):
+    words = ["reproduce", "table1", "--data", "no_such_data", "--jobs", "2", "--seeds", "1"]
+    assert main([*words, "--only", "headline", "--output", str(tmp_path)]) == 1
+    assert "headline, seed 0 (exit code 4)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table9"], "unknown experiment 'table9'; known are table1"),
+        (["table1", "--only", "nothing"], "no row nothing; rows are headline"),
+        (["table1", "--seeds", "0"], "--seeds must be positive, got 0"),
+        (["figure-conditions", "--data", "digits"], "--data is for tables"),
+    ],
+)
+def test_wrong_usage(words, message, capsys, tmp_path):
+    assert main(["reproduce", *words, "--output", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_list_names_everything(capsys):
+    assert main(["reproduce", "list"]) == 0
+    text = capsys.readouterr().out
+    for name in (*TABLES, "figure-conditions", "figure-conditions-10k"):
+        assert name in text
+
+
+def test_a_figure_by_the_command(tmp_path, capsys):
+    words = ["reproduce", "figure-conditions-10k", "--epochs", "2", "--quiet"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "figure-conditions-10k-2epochs/figure.png").exists()
