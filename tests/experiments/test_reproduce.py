@@ -192,6 +192,15 @@ def test_a_numerical_error_of_an_evaluation_is_a_failure_too(tmp_path, monkeypat
     assert json.loads((this.folder / "headline/seed0/failure.json").read_text())["epoch"] == 2
 
 
+def test_a_run_that_another_table_has_is_not_repeated(tmp_path, monkeypatch):
+    one, other = (plan(tmp_path, name) for name in ("table1", "table3"))
+    runner.run_here(one, quiet=True)
+    monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("a finished run was repeated"))
+    runner.run_here(other, quiet=True)
+    results = [(p.folder / "headline/seed0/result.json").read_text() for p in (one, other)]
+    assert results[0] == results[1]
+
+
 def test_more_seeds_later(tmp_path):
     runner.run_here(plan(tmp_path, seeds=2, only=("network_sgd",), name="table1"), quiet=True)
     this = plan(tmp_path, seeds=1, only=("network_sgd",), name="table1")

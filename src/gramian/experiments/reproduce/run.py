@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import yaml
 
@@ -33,12 +34,18 @@ class RunsCrashed(Exception):
 def run_here(plan: Plan, quiet: bool) -> None:
     """All runs that are left, in this process. A run that fails numerically is a result."""
     plan.write()
+    for planned in left_to_do(plan):
+        log.info("%s: %s", plan.table.name, planned.name)
+        run_one(planned, quiet)
+
+
+def left_to_do(plan: Plan) -> Iterator[PlannedRun]:
+    """The runs that have no result yet, here or in another table."""
     for planned in plan.runs():
         if planned.is_over:
             check_settings(planned)
-        else:
-            log.info("%s: %s", plan.table.name, planned.name)
-            run_one(planned, quiet)
+        elif not copy_from_twin(planned, plan.output):
+            yield planned
 
 
 def run_one(planned: PlannedRun, quiet: bool) -> None:
@@ -65,6 +72,22 @@ def check_settings(planned: PlannedRun) -> None:
     check_same_settings(before, planned.config.to_dict(), FREE)
 
 
+def copy_from_twin(planned: PlannedRun, output: Path) -> bool:
+    """Take over a run of the same settings that another table has finished, if there is one."""
+    wanted = planned.config.to_dict()
+    for path in sorted(output.glob(f"*/*/seed{planned.config.seed}/config.yaml")):
+        folder = path.parent
+        ended = (folder / "result.json").exists() or (folder / "failure.json").exists()
+        if not ended or folder == planned.folder.path:
+            continue
+        settings = yaml.safe_load(path.read_text())
+        if all(settings.get(key) == value for key, value in wanted.items() if key not in FREE):
+            log.info("%s: as in %s", planned.name, folder)
+            shutil.copytree(folder, planned.folder.path, dirs_exist_ok=True)
+            return True
+    return False
+
+
 def run_in_processes(plan: Plan, jobs: int, command: Sequence[str]) -> None:
     """``jobs`` processes at a time, each with its share of the cores.
 
@@ -76,7 +99,7 @@ def run_in_processes(plan: Plan, jobs: int, command: Sequence[str]) -> None:
     A signal goes to all processes: each writes a checkpoint before it stops.
     """
     plan.write()
-    waiting = [planned for planned in plan.runs() if not planned.is_over]
+    waiting = list(left_to_do(plan))
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = os.environ | {"OMP_NUM_THREADS": threads}
     running: dict[str, subprocess.Popen[bytes]] = {}
