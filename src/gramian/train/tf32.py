@@ -31,15 +31,12 @@ FACTORS: dict[OpOverloadPacket, tuple[int, ...]] = {
     **dict.fromkeys([aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_], (1, 2)),
     **dict.fromkeys([aten.addmv, aten.addmv_], (1, 2)),
     **dict.fromkeys([aten.convolution, aten._convolution, aten.mkldnn_convolution], (0, 1)),
-    aten.convolution_backward: (
-        0,
-        1,
-        2,
-    ),  # the output's gradient (a bias's is its sum), input, weight
+    aten.convolution_backward: (0, 1, 2),  # the output's gradient, the input, the weight
 }
 """Which arguments of an operation are factors; what a product is added to is not rounded.
 
-All other products (matmul, einsum, conv2d, …) reach a dispatch mode as these.
+All other products (matmul, einsum, conv2d, …) reach a dispatch mode as these. The gradient of a
+convolution's bias is a sum of the rounded gradient of the output; no model here has such a bias.
 """
 
 

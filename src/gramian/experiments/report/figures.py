@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from gramian.experiments.published import Metric
 from gramian.experiments.report.gather import Table, TableRow
@@ -37,7 +37,7 @@ FADED = {BLUE: "#8FC3E3", ORANGE: "#F3D08A"}  # of training curves
 
 @dataclass(frozen=True)
 class Line:
-    """One curve; a failed run ends with a cross."""
+    """One curve, with a cross at its end if it failed."""
 
     split: str
     epochs: tuple[int, ...]
@@ -87,21 +87,23 @@ def curve_figure(table: Table, row: TableRow) -> Figure | None:
         axes.set_title(unit, fontsize=9)
         _leave_out_starts(axes, [line for _, lines in groups.values() for line in lines])
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    columns = math.ceil(len(labels) / 2)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(f"{row.label} — {scale_name(table)}", fontsize=10, parse_math=False)
     return figure
 
 
 def our_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
-    """Curves of our runs, training first."""
-    scale = SCALES[metric]
-    for split in ("train", "test"):
-        for run in row.runs:
-            points = list(_points(run.epochs, KEYS[split, metric], scale))
+    """Curves of our runs, training first; a failed run without test figures is marked there."""
+    curves = {
+        split: [list(_points(run.epochs, KEYS[split, metric], SCALES[metric])) for run in row.runs]
+        for split in ("train", "test")
+    }
+    for split, of_runs in curves.items():
+        for run, points, tested in zip(row.runs, of_runs, curves["test"], strict=True):
             if points:
                 epochs, values = zip(*points, strict=True)
-                yield Line(split, epochs, values, run.failure is not None)
+                is_marked = split == "test" or not tested
+                yield Line(split, epochs, values, run.failure is not None and is_marked)
 
 
 def published_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
@@ -112,7 +114,8 @@ def published_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
     for split in ("train", "test"):
         for run in row.published.runs:
             values = tuple(scale * value for value in getattr(run.curve, f"{split}_{metric}"))
-            yield Line(split, run.curve.epochs, values, run.accuracy is None)
+            failed = split == "test" and run.accuracy is None
+            yield Line(split, run.curve.epochs, values, failed)
 
 
 def _points(
@@ -139,7 +142,7 @@ def _draw(axes: Axes, lines: list[Line], colour: str, name: str) -> None:
             label=f"{name}, {split}" if split not in labelled else None,
         )
         labelled.add(split)
-        if line.failed and is_test:
+        if line.failed:
             label = f"{name}, failed" if "failed" not in labelled else None
             end = line.epochs[-1:], line.values[-1:]
             axes.scatter(*end, s=45, c=colour, marker="x", label=label, linewidths=2, zorder=5)
@@ -150,7 +153,7 @@ def _epoch_axis(axes: Axes, is_log: bool) -> None:
     if is_log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("epoch (logarithmic)")
     else:

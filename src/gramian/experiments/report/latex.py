@@ -1,4 +1,4 @@
-"""Tables as LaTeX, for the package booktabs."""
+"""Tables as LaTeX, for the packages booktabs and graphicx."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from gramian.experiments.report.markdown import label
 from gramian.experiments.report.tables import Grid
 
+PACKAGES = r"% needs \usepackage{booktabs,graphicx}"
+SHRINK = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # if too wide
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -37,23 +39,25 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def as_latex(grid: Grid) -> str:
-    """A table environment over both columns; headings are in two lines."""
+    """A table environment over both columns, made smaller if it is wider than the text."""
     width = len(grid.headings)
     body = [_row([label(line), *(cell.text for cell in line.cells)]) for line in grid.lines]
     if any(line.quoted for line in grid.lines):
         body.insert(sum(not line.quoted for line in grid.lines), r"\midrule")
     notes = " ".join(map(escape, (*grid.warnings, *grid.notes)))
+    title = re.sub(r"^Table (?=\d)", "The paper’s Table ", grid.title)  # LaTeX counts by itself
     parts = [
         r"\begin{table*}[t]",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+        SHRINK,
         r"\begin{tabular}{l" + "r" * (width - 1) + "}",
         r"\toprule",
         " & ".join(map(_heading, grid.headings)) + r" \\",
         r"\midrule",
         *body,
         r"\bottomrule",
-        r"\end{tabular}",
-        rf"\caption{{{escape(grid.title)} ({escape(grid.subtitle)}). {notes}}}",
+        r"\end{tabular}}",
+        rf"\caption{{{escape(title)} ({escape(grid.subtitle)}). {notes}}}",
         rf"\label{{tab:{re.sub(r'[^A-Za-z0-9-]', '-', grid.key)}}}",
         r"\end{table*}",
     ]

@@ -22,15 +22,19 @@ def as_markdown(grid: Grid) -> str:
         *(_row([label(line), *(cell.text for cell in line.cells)]) for line in grid.lines),
         "",
     ]
-    lines += [
-        f"- **{escape(line.label)}**: {escape(line.note)}"
+    rows = [
+        f"**{escape(line.label)}**: {escape(line.note)}"
         for line in grid.lines
         if line.note and not line.quoted
     ]
-    lines += ["", *(f"- {escape(note)}" for note in grid.notes)]
-    if grid.failures:
-        lines += ["", "Failures:", "", *(f"- {escape(failure)}" for failure in grid.failures)]
-    return "\n".join(lines) + "\n"
+    lists = {
+        "Rows": rows,
+        "Notes": list(map(escape, grid.notes)),
+        "Failures": list(map(escape, grid.failures)),
+    }
+    for name, items in lists.items():
+        lines += [f"{name}:", "", *(f"- {item}" for item in items), ""] if items else []
+    return "\n".join(lines)
 
 
 def label(line: Line) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gramian.experiments.report.figures import save_curves
 from gramian.experiments.report.gather import Results, Table, TableRow, gather
-from gramian.experiments.report.latex import as_latex
+from gramian.experiments.report.latex import PACKAGES, as_latex
 from gramian.experiments.report.markdown import as_markdown
 from gramian.experiments.report.page import Image, Section, as_page
 from gramian.experiments.report.tables import precision_grids, result_grid, scale_name
@@ -42,7 +42,7 @@ def write_report(runs: Path | list[Path], output: Path) -> list[Path]:
     texts = {
         "report.html": as_page(TITLE, _facts(results), sections),
         "report.md": "\n".join([f"# {TITLE}\n", *map(as_markdown, grids)]),
-        "report.tex": "\n".join(["% needs \\usepackage{booktabs}", *map(as_latex, grids)]),
+        "report.tex": "\n".join([PACKAGES, *map(as_latex, grids)]),
     }
     for name, text in texts.items():
         write_text_atomically(output / name, text)

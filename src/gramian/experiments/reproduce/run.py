@@ -109,7 +109,14 @@ def run_in_processes(plan: Plan, jobs: int, command: Sequence[str]) -> None:
             while waiting and len(running) < jobs and stop.received is None:
                 planned = waiting.pop(0)
                 log.info("%s: %s", plan.table.name, planned.name)
-                place = ["--only", planned.row.key, "--seed", str(planned.config.seed)]
+                place = [
+                    "--only",
+                    planned.row.key,
+                    "--seed",
+                    str(planned.config.seed),
+                    "--jobs",
+                    "1",
+                ]
                 words = [sys.executable, "-m", "gramian", *command, *place, "--quiet"]
                 running[planned.name] = subprocess.Popen(
                     words, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
