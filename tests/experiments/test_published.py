@@ -98,6 +98,7 @@ def test_quoted_rows_are_those_without_logs():
         "table2": ["72.05 ± 0.2300"],
         "table3": [],
     }
+    assert quoted_rows("our own") == ()
     assert [len(rows) for rows in printed_tables().values()] == [6, 4, 7]
 
 

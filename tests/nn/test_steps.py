@@ -7,8 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import avg_pool2d
 
 from gramian import SKR, GramBlocks, NormChoice, VarianceCheck
+from gramian.gram import windows
 from gramian.gram.windows import window_mean
 from gramian.nn.conv import KernelConv
 from gramian.nn.gram_layer import GramLayer
@@ -184,6 +186,17 @@ def test_identity_1x1_convolution_does_nothing():
         conv.raw_mixing.copy_(math.sqrt(3) * torch.eye(3)[:, :, None, None])
     for after, before in zip(flatten(conv(gram)), flatten(gram), strict=True):
         torch.testing.assert_close(after, before)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (5, 2), (5, 3)])
+@pytest.mark.parametrize("few", [0, 10**6])
+def test_window_mean_against_pooling(size, stride, few, monkeypatch):
+    """Both ways to compute it, and the gradient."""
+    monkeypatch.setattr(windows, "FEW", few)
+    values = torch.rand(2, 7, 9, dtype=torch.float64, generator=generator(), requires_grad=True)
+    pooled = avg_pool2d(values, size, stride, size // 2, count_include_pad=False)
+    torch.testing.assert_close(window_mean(values, size, stride), pooled)
+    assert torch.autograd.gradcheck(lambda values: window_mean(values, size, stride), values)
 
 
 def test_window_mean_counts_only_pixels_inside():

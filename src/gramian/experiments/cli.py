@@ -16,7 +16,7 @@ COMMANDS = {
     "reproduce": "the paper's tables and figures, at full size or in miniature",
     "report": "results of reproduce as one HTML page, and as Markdown and LaTeX tables",
     "bench": "speed and memory beside a network of the same widths",
-    "info": "versions and devices, or what a trained model is made of",
+    "info": "versions and devices, what a model is made of, or what one would cost (--scale)",
 }
 HELP = """usage: gramian COMMAND [options]      gramian COMMAND --help
 

@@ -104,8 +104,8 @@ def printed_p_values() -> tuple[PrintedP, ...]:
 
 
 def quoted_rows(table: str) -> tuple[PrintedRow, ...]:
-    """The rows of a table that the paper quotes from elsewhere."""
-    return tuple(row for row in printed_tables()[table] if row.experiment is None)
+    """The rows of a table that the paper quotes from elsewhere; none for a table of our own."""
+    return tuple(row for row in printed_tables().get(table, ()) if row.experiment is None)
 
 
 def printed_row(experiment: str) -> PrintedRow | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramian.gram.blocks import Marginals
 from gramian.gram.linalg import solve_lower
 from gramian.gram.passes import condition_diagonal
-from gramian.gram.windows import mean_matrix
+from gramian.gram.windows import mean_of_windows
 from gramian.nn.conv import KernelConv, convolve
 from gramian.nn.frozen_kernels import Data, copied, freeze_kernel
 from gramian.nn.kernels import Kernel
@@ -89,27 +89,23 @@ class FrozenMixing(nn.Module):
     """Filters on ti and window means on tt; a product and nothing for dense data."""
 
     filters: Tensor
-    rows: Tensor
-    columns: Tensor
 
     def __init__(self, conv: KernelConv | None, filters: Tensor, space: Space) -> None:
         super().__init__()
         if filters.ndim == 4:
             filters = filters.contiguous(memory_format=torch.channels_last)
         self.register_buffer("filters", filters)
-        self.stride, self.output_space = 1, space
+        self.size, self.stride, self.output_space = 1, 1, space
         if conv is not None:
-            self.stride, self.output_space = conv.stride, conv.output_space(space)
-            means = [mean_matrix(side, conv.filter_size, conv.stride, filters) for side in space]
-            self.register_buffer("rows", means[0])
-            self.register_buffer("columns", means[1].mT.contiguous())
+            self.size, self.stride = conv.filter_size, conv.stride
+            self.output_space = conv.output_space(space)
 
     def forward(self, ti: Float[Tensor, "B *space P_in"], tt_diag: Tensor) -> Data:
         """Mix."""
         if self.filters.ndim == 2:
             return ti @ self.filters.mT, tt_diag
         mixed = convolve(ti, self.filters, self.stride)
-        return mixed, self.rows @ (tt_diag @ self.columns)
+        return mixed, mean_of_windows(tt_diag, self.size, self.stride)
 
 
 class FrozenLayer(nn.Module):

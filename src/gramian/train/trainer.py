@@ -129,8 +129,8 @@ class Trainer:
             group["lr"] = lr
         means = [mean.clone() for mean in self.model.running_statistics()]
         try:
+            self.optimiser.zero_grad()  # first, so that old gradients take no memory
             result = self.objective()
-            self.optimiser.zero_grad()
             self.engine.backward(result.terms.loss)
             check_finite(self.model, result.terms)
         except NumericalError as error:

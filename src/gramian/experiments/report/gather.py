@@ -147,6 +147,8 @@ def gather(folders: Sequence[Path]) -> Results:
                 raise DataError(f"{path}: kind must be table or conditions, got {kind!r}")
         except KeyError as error:
             raise DataError(f"{path} lacks {error}") from error
+        except TypeError as error:
+            raise DataError(f"{path} is damaged: {error}") from error
     if not tables and not pictures:
         raise DataMissingError(f"no results yet: {', '.join(map(str, found))} has no figure.png")
     return Results(tuple(tables), tuple(pictures))
@@ -202,7 +204,7 @@ def _row(folder: Path, facts: dict[str, Any], planned: int) -> TableRow:
 
 
 def _run(seed: int, folder: Path) -> Run:
-    epochs = _json_lines(folder / "metrics.jsonl")
+    epochs = _epochs(folder / "metrics.jsonl")
     seconds = [row["seconds"] for row in epochs if "seconds" in row]
     accuracy = log_likelihood = failure = None
     clipped = False
@@ -244,9 +246,14 @@ def _json(path: Path) -> dict[str, Any]:
     return _object(path.read_text(encoding="utf-8", errors="replace"), str(path))
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
+def _epochs(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        rows.append(_object(line, f"{path}, line {number}"))
+        if "epoch" not in rows[-1]:
+            raise DataError(f"{path}, line {number} is damaged: no epoch")
+    return rows
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
