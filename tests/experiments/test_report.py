@@ -14,7 +14,6 @@ from gramian.experiments.published import quoted_rows
 from gramian.experiments.report import latex, markdown
 from gramian.experiments.report.figures import curve_figure
 from gramian.experiments.report.gather import gather
-from gramian.experiments.report.show import show_tables
 from gramian.experiments.report.tables import precision_grids, result_grid
 from gramian.experiments.report.write import write_report
 from gramian.train.data.errors import DataError, DataMissingError
@@ -251,7 +250,7 @@ def test_plain_log_likelihood_where_no_clipped_one_was_recorded(tmp_path):
     table = gather([tmp_path]).tables[0]
     first = table.rows[0].runs[0]
     assert (first.log_likelihood, first.clipped, first.seconds_per_epoch) == (-2.0, False, 2.0)
-    assert any("in 9 of 10 runs" in note for note in result_grid(table).notes)
+    assert any("(here in 9 of 10 runs)" in note for note in result_grid(table).notes)
 
 
 # ---- Markdown and LaTeX ----
@@ -292,15 +291,6 @@ def test_latex_is_balanced_and_has_its_columns(runs, report):
 def test_escapes():
     assert markdown.escape("a|b_c*\n<d>") == r"a\|b\_c\* \<d\>"
     assert latex.escape("50% of ν_ℓ\\") == r"50\% of $\nu$\_$\ell$\textbackslash{}"
-
-
-def test_tables_for_the_terminal(runs, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "240")
-    show_tables(gather([runs]))
-    text = capsys.readouterr().out
-    assert EVIL in text
-    assert "62.00 ± 1.15 (3)" in text
-    assert "Table 3: ablations: failures by precision — small scale" in text
 
 
 # ---- page and figures ----

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gramian.experiments.published import Metric, PublishedExperiment, printed_row
-from gramian.experiments.report.gather import Results, Table, TableRow
+from gramian.experiments.report.gather import Table, TableRow
 from gramian.experiments.statistics import (
     MINUS,
     Summary,
@@ -58,11 +58,6 @@ class Grid:
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
-
-
-def all_grids(results: Results) -> list[Grid]:
-    """The tables, then failures by precision."""
-    return [*map(result_grid, results.tables), *precision_grids(results.tables)]
 
 
 def result_grid(table: Table) -> Grid:
@@ -229,8 +224,11 @@ def _notes(table: Table) -> Iterator[str]:
     runs = [run for row in table.rows for run in row.runs if run.accuracy is not None]
     clipped = sum(run.clipped for run in runs)
     if clipped:
-        part = "" if clipped == len(runs) else f"; so in {clipped} of {len(runs)} runs here"
-        yield f"Our log-likelihoods are the clipped ones, which is what the paper reports{part}."
+        part = "" if clipped == len(runs) else f" (here in {clipped} of {len(runs)} runs)"
+        yield (
+            f"Our log-likelihoods are the clipped ones{part}, which is what the paper reports for "
+            "deep kernel machines; those of its networks are not clipped."
+        )
     yield (
         "p: two-tailed t-test with unequal variances (Welch) of our runs against "
         f"“{table.reference.label}”; – where one of the two has fewer than two runs."
