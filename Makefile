@@ -9,7 +9,7 @@ help:  ## show this list
 demo: $(READY)  ## train a small convolutional DKM on handwritten digits (about a minute)
 	$(BIN)/python examples/digits.py
 
-test: $(READY)  ## run all tests; GRAMIAN_FIXTURES=DIR takes other parity fixtures
+test: $(READY) browser  ## run all tests; GRAMIAN_FIXTURES=DIR takes other parity fixtures
 	$(BIN)/pytest
 
 check: $(READY)  ## formatting, lint, types, import order, then all tests with coverage
@@ -23,6 +23,11 @@ clean:  ## remove .venv and everything that tools have left behind
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+browser:  # for the report's own test, which is skipped without one
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ "$$(id -u)" != 0 ] || \
+	{ timeout 600 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install \
+	-qq -y --no-install-recommends chromium; } >/dev/null 2>&1 || true
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv --clear .venv
@@ -30,5 +35,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 export PYTEST_ADDOPTS
-.PHONY: help demo test check clean
+.PHONY: help demo test check clean browser
 .DEFAULT_GOAL := help

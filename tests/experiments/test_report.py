@@ -250,7 +250,18 @@ def test_plain_log_likelihood_where_no_clipped_one_was_recorded(tmp_path):
     table = gather([tmp_path]).tables[0]
     first = table.rows[0].runs[0]
     assert (first.log_likelihood, first.clipped, first.seconds_per_epoch) == (-2.0, False, 2.0)
-    assert any("(here in 9 of 10 runs)" in note for note in result_grid(table).notes)
+    assert any("are the clipped ones" in note for note in result_grid(table).notes)
+
+
+def test_log_likelihoods_of_networks_are_not_clipped(tmp_path):
+    make_table(tmp_path)
+    path = tmp_path / "experiment.json"
+    facts = json.loads(path.read_text())
+    facts["rows"][0]["kind"] = "network"
+    write_json(path, facts)
+    first, second = (row.runs[0] for row in gather([tmp_path]).tables[0].rows[:2])
+    assert (first.log_likelihood, first.clipped) == (-99.0, False)
+    assert second.clipped
 
 
 # ---- Markdown and LaTeX ----

@@ -221,13 +221,10 @@ def _notes(table: Table) -> Iterator[str]:
         "Ours: mean ± standard error (number of runs) over the seeds that finished. As in the "
         "paper, failed runs are not in the means."
     )
-    runs = [run for row in table.rows for run in row.runs if run.accuracy is not None]
-    clipped = sum(run.clipped for run in runs)
-    if clipped:
-        part = "" if clipped == len(runs) else f" (here in {clipped} of {len(runs)} runs)"
+    if any(run.clipped for row in table.rows for run in row.runs):
         yield (
-            f"Our log-likelihoods are the clipped ones{part}, which is what the paper reports for "
-            "deep kernel machines; those of its networks are not clipped."
+            "As in the paper, log-likelihoods of deep kernel machines are the clipped ones, and "
+            "those of networks are not clipped."
         )
     yield (
         "p: two-tailed t-test with unequal variances (Welch) of our runs against "
