@@ -90,11 +90,15 @@ class Kernel(nn.Module, ABC):
         g_ii = G_ii.diagonal()
         return self.rows(G_ii, g_ii, g_ii)
 
+    def every(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """w·k + b of any pairs of points, before the jitter (broadcast as in ``pairs``)."""
+        return self._affine(self.pairs(c, x, y))
+
     def rows(
         self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
     ) -> Float[Tensor, "N Pi"]:
         """w·k + b of N points with P, before the jitter."""
-        return self._affine(self.pairs(c, x[:, None], y))
+        return self.every(c, x[:, None], y)
 
     def data_diagonal(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "B *space"]:
         """w·k + b of data points with themselves, before the jitter."""
@@ -199,6 +203,17 @@ class Matern52(Kernel):
         return (1 + d + d.square() / 3) * (-d).exp()
 
 
+class Linear(Kernel):
+    """k = c: the features as they are.
+
+    Of no more rank than there are features, so it is not in ``KERNELS``: inducing points want more.
+    """
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return c."""
+        return c
+
+
 class _Composite(Kernel):
     """Two kernels, each with its own variances, joined block by block; jitter is added once."""
 
@@ -222,8 +237,11 @@ class _Composite(Kernel):
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Join the two kernels' values."""
-        first, second = self.first, self.second
-        return self.join(first._affine(first.pairs(c, x, y)), second._affine(second.pairs(c, x, y)))
+        return self.join(self.first.every(c, x, y), self.second.every(c, x, y))
+
+    def every(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Both kernels' values, joined: a composite has no variances of its own."""
+        return self.pairs(c, x, y)
 
     @abstractmethod
     def join(self, first: Tensor, second: Tensor) -> Tensor:

@@ -1,0 +1,294 @@
+"""Deep kernel machines without inducing points: every training point has its row in every G."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import GramBlocks, Marginals
+from gramian.gram.conditional import Conditional
+from gramian.gram.errors import within
+from gramian.gram.full_blocks import (
+    FullBlocks,
+    PairConvolution,
+    condition_full,
+    pool_data,
+    pool_inducing,
+)
+from gramian.nn.checks import check_features
+from gramian.nn.exact_gp import ExactGP
+from gramian.nn.full_rank_config import (
+    FullRankConfig,
+    check_memory,
+    check_training_data,
+    num_pixels,
+)
+from gramian.nn.gram_layer import GramLayer
+from gramian.nn.kernels import Kernel
+from gramian.nn.likelihoods import Gaussian, draw_noise
+from gramian.nn.output import GPOutput
+
+
+@dataclass(frozen=True, slots=True)
+class FullRankState:
+    """What a layer makes of the training points."""
+
+    phi_ii: Float[Tensor, "N N"]  # the kernel
+    K_ii: Float[Tensor, "n n"]  # Γ of it
+    conditional: Conditional | None  # on the learned G_ii; None for ν = ∞
+    kl: Float[Tensor, ""]
+
+    @property
+    def ii(self) -> Float[Tensor, "n n"]:
+        """G_ii."""
+        return self.K_ii if self.conditional is None else self.conditional.ii
+
+
+@dataclass(frozen=True, slots=True)
+class FullRankChain:
+    """All that a model works out before it meets new data."""
+
+    input_ii: Float[Tensor, "N N"]  # G⁰
+    layers: dict[str, FullRankState]
+    pooled_ii: Float[Tensor, "P P"]
+    top_ii: Float[Tensor, "P P"]  # K(SpatialPool(G^L)), the prior covariance of the outputs
+
+
+@dataclass(frozen=True, slots=True)
+class FullRankTerms:
+    """(1/P) of Eq. dkm_obfr or cdkm_fr_ob: what is maximised, and its parts."""
+
+    log_lik: Float[Tensor, ""]  # (1/P) of the log evidence, or of E_q[log p(y | f)]
+    kl: dict[str, Tensor]  # of each Gram layer (times ν) and of a variational output, by path
+    num_data: int  # P
+
+    @property
+    def total_kl(self) -> Float[Tensor, ""]:
+        """Sum of all KL terms, not divided by P."""
+        return torch.stack([self.log_lik.new_zeros(()), *self.kl.values()]).sum()
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """The objective, to be maximised."""
+        return self.log_lik - self.total_kl / self.num_data
+
+
+class FullRankLayer(nn.Module):
+    """kernel → Γ (images only) → Gram layer, over all training points.
+
+        K    = Γ(K(G^{ℓ−1})),  kl = ν · D(N(0, G^ℓ_ii) ‖ N(0, K_ii))
+        G_ti = K_ti K_ii⁻¹ G_ii
+        G_tt = K_ti K_ii⁻¹ G_ii K_ii⁻¹ K_it + K_tt − K_ti K_ii⁻¹ K_it
+
+    With ν = ∞ there is nothing to learn and nothing to factorise: G = K.
+    """
+
+    def __init__(self, kernel: Kernel, conv: PairConvolution | None, gram: GramLayer) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.conv = conv
+        self.gram = gram
+
+    def inducing(self, G_ii: Float[Tensor, "N N"]) -> FullRankState:
+        """The training points through the layer."""
+        phi_ii = self.kernel.inducing(G_ii)
+        K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+        if self.gram.inducing_gram is None:
+            return FullRankState(phi_ii, K_ii, None, K_ii.new_zeros(()))
+        return FullRankState(phi_ii, K_ii, *self.gram.inducing(K_ii))
+
+    def data(self, G: FullBlocks, state: FullRankState) -> FullBlocks:
+        """New data through the layer."""
+        K = kernel_of_pairs(self.kernel, G, state.phi_ii)
+        K = K if self.conv is None else self.conv.data(K, state.K_ii)
+        if state.conditional is None:
+            return K
+        G = condition_full(K, state.conditional)
+        g_tt = G.tt.diagonal(dim1=1, dim2=2)
+        checked, _ = self.gram.variance_check(g_tt)
+        return FullBlocks(G.ii, G.ti, G.tt + (checked - g_tt).diag_embed())
+
+    def start_gram_(self, G_ii: Float[Tensor, "N N"]) -> Float[Tensor, "n n"]:
+        """Start G_ii at the kernel K_ii that the layer meets, and return it."""
+        phi_ii = self.kernel.inducing(G_ii)
+        self.gram.set_to_(phi_ii if self.conv is None else self.conv.inducing(phi_ii))
+        return self.inducing(G_ii).ii
+
+
+def kernel_of_pairs(kernel: Kernel, G: FullBlocks, K_ii: Float[Tensor, "N N"]) -> FullBlocks:
+    """K_ti and K_tt beside K_ii. Jitter, as in GramBlocks, is only on the diagonal of K_tt."""
+    g_tt = G.tt.diagonal(dim1=1, dim2=2)
+    K = kernel.data(GramBlocks(G.ii, G.ti, g_tt), K_ii)
+    eye = torch.eye(G.tt.shape[1], dtype=torch.bool, device=G.tt.device)
+    apart = torch.where(eye, torch.zeros_like(G.tt), G.tt)  # some kernels are steep at c² = xy
+    K_tt = kernel.every(apart, g_tt[:, :, None], g_tt[:, None])
+    return FullBlocks(K_ii, K.ti, torch.where(eye, K.tt_diag[:, :, None], K_tt))
+
+
+class FullRankModel(nn.Module):
+    """Training data → (kernel → Γ → Gram layer) × num_layers → SpatialPool → kernel → output.
+
+    One recursion for images and for rows, which are images of one pixel. Like an exact Gaussian
+    process it owns its training data, and it has their dtype and device. A Gaussian output is
+    integrated out in closed form (``ExactGP``); a categorical one has q(f_c) = N(μ_c, A).
+
+    Args:
+        x: training data, floating point, with the axes that the class names.
+        y: targets [P, C] of a Gaussian likelihood, or class numbers [P].
+        config: the settings.
+        memory: bytes that the model may need (see ``estimate``); None for what is free now.
+    """
+
+    axes: ClassVar[tuple[str, ...]]
+    train_inputs: Tensor
+    train_targets: Tensor
+    initialised: Tensor
+
+    def __init__(
+        self, x: Tensor, y: Tensor, config: FullRankConfig, memory: int | None = None
+    ) -> None:
+        super().__init__()
+        C = check_training_data(x, y, self.axes, config)
+        P, space = len(x), (x.shape[2], x.shape[3]) if len(self.axes) == 4 else None
+        check_memory(config, x, space, memory)
+        self.config = config
+        self.num_outputs = C
+        layers: dict[str, FullRankLayer] = {}
+        for number, conv in enumerate(config.convolutions(space), start=1):
+            space = None if conv is None else conv.output_space
+            gram = config.build_gram(P * num_pixels(space))
+            layers[f"layer{number}"] = FullRankLayer(config.build_kernel(), conv, gram)
+        self.num_pixels = num_pixels(space)  # that are pooled
+        self.layers = nn.ModuleDict(layers)
+        self.kernel = config.build_kernel()
+        self.output = None if config.likelihood == "gaussian" else config.build_output(P, C)
+        self.likelihood = config.build_likelihood(C)
+        self.to(dtype=x.dtype, device=x.device)
+        self.register_buffer("train_inputs", x.detach().clone())
+        self.register_buffer("train_targets", y.detach().clone())
+        self.register_buffer("initialised", torch.tensor(False, device=x.device))
+
+    def objective(self, noise: Float[Tensor, "S P C"] | None = None) -> FullRankTerms:
+        """Return the objective at the present parameters: all training data, no batches.
+
+        Args:
+            noise: ``draw_samples(generator)``, needed by the categorical likelihood only.
+        """
+        chain, y = self.inducing_chain(), self.train_targets
+        kl = {f"{name}.gram": state.kl for name, state in chain.layers.items()}
+        with within("output"):
+            if self.output is None or isinstance(self.likelihood, Gaussian):
+                log_lik = self._exact_gp(chain).log_evidence / len(y)
+                return FullRankTerms(log_lik, kl, len(y))
+            if noise is None:
+                raise ValueError(
+                    "the categorical likelihood needs noise: pass model.draw_samples(generator)"
+                )
+            _, kl["output"] = self.output.inducing(chain.top_ii)
+        var = self.output.q_cov.factor.square().sum(1, keepdim=True)  # diag A
+        q = Marginals(self.output.q_mean, var)
+        return FullRankTerms(self.likelihood.expected_log_prob(q, y, noise).mean(), kl, len(y))
+
+    def predict(self, x: Tensor, chain: FullRankChain | None = None) -> Marginals:
+        """q(f) of new data. Memory grows with their number, B·S·N: batch many of them.
+
+        Args:
+            x: new data, shaped like the training data.
+            chain: ``inducing_chain()``, to share it between batches.
+        """
+        shape = ("batch", *self.train_inputs.shape[1:])
+        check_features(x, shape, self.train_inputs.dtype, self.axes[0])
+        chain = chain or self.inducing_chain()
+        T, X = points(x), points(self.train_inputs).flatten(0, 1)
+        features = X.shape[1]
+        G = FullBlocks(chain.input_ii, T @ X.mT / features, T @ T.mT / features)
+        for name, layer in self._named_layers():
+            with within(name):
+                G = layer.data(G, chain.layers[name])
+        K = self.kernel.data(pool_data(G, chain.pooled_ii), chain.top_ii)
+        with within("output"):
+            if self.output is None:
+                return self._exact_gp(chain).data(K, self.config.variance_check)
+            state, _ = self.output.inducing(chain.top_ii)
+            return self.output.data(K, state)
+
+    def inducing_chain(self) -> FullRankChain:
+        """The training points through all layers."""
+        if not self.initialised:
+            raise RuntimeError(
+                "the model has no start values yet: call model.initialise_() or load a state dict"
+            )
+        ii = input_ii = self._input_gram()
+        states: dict[str, FullRankState] = {}
+        for name, layer in self._named_layers():
+            with within(name):
+                states[name] = layer.inducing(ii)
+            ii = states[name].ii
+        pooled_ii = pool_inducing(ii, self.num_pixels)
+        return FullRankChain(input_ii, states, pooled_ii, self.kernel.inducing(pooled_ii))
+
+    def gram_matrices(self) -> dict[str, Float[Tensor, "_ _"]]:
+        """G of the training points: ``input``, and each layer by name."""
+        chain = self.inducing_chain()
+        return {"input": chain.input_ii, **{name: state.ii for name, state in chain.layers.items()}}
+
+    def top_kernel(self) -> Float[Tensor, "P P"]:
+        """K(SpatialPool(G^L)): the prior covariance of the outputs."""
+        return self.inducing_chain().top_ii
+
+    def draw_samples(self, generator: torch.Generator) -> Float[Tensor, "S P C"]:
+        """Fresh Monte-Carlo noise for ``objective``."""
+        shape = (len(self.train_inputs), self.num_outputs)
+        dtype = self.train_inputs.dtype
+        return draw_noise(self.likelihood.num_samples, shape, generator, dtype)
+
+    @torch.no_grad()
+    def initialise_(self, generator: torch.Generator | None = None) -> None:
+        """Start each G, and A, at the kernel it meets, and μ at 0: the NNGP.
+
+        Nothing here is random; ``generator`` is accepted because all models are started alike.
+        """
+        ii = self._input_gram()
+        for name, layer in self._named_layers():
+            with within(name):
+                ii = layer.start_gram_(ii)
+        self.initialised.fill_(True)
+        if self.output is not None:
+            self.output.q_mean.zero_()
+            with within("output"):
+                self.output.q_cov.set_to_(self.top_kernel(), what="K_ii")
+
+    def _input_gram(self) -> Float[Tensor, "N N"]:
+        X = points(self.train_inputs).flatten(0, 1)
+        return X @ X.mT / X.shape[1]
+
+    def _exact_gp(self, chain: FullRankChain) -> ExactGP:
+        assert isinstance(self.likelihood, Gaussian)
+        return ExactGP.condition(chain.top_ii, self.train_targets, self.likelihood.noise_var)
+
+    def _named_layers(self) -> Iterator[tuple[str, FullRankLayer]]:
+        for name, layer in self.layers.items():
+            assert isinstance(layer, FullRankLayer)
+            yield name, layer
+
+
+class FullRankDKM(FullRankModel):
+    """For rows x [P, features]: G⁰ = X Xᵀ / features (Eq. dkm_obfr)."""
+
+    axes = ("points", "features")
+
+
+class FullRankConvDKM(FullRankModel):
+    """For images x [P, channels, H, W]: G⁰ = X Xᵀ / channels between pixels (Eq. cdkm_fr_ob)."""
+
+    axes = ("images", "channels", "height", "width")
+
+
+def points(x: Float[Tensor, "B features *space"]) -> Float[Tensor, "B S features"]:
+    """Pixel by pixel; a row is one pixel."""
+    return x.flatten(2).mT if x.ndim > 2 else x[:, None]

@@ -1,0 +1,231 @@
+"""Settings of a model without inducing points, and what it costs, said before it is built."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gramian.gram.conditional import VarianceCheck
+from gramian.gram.divergence import Divergence
+from gramian.gram.full_blocks import PairConvolution
+from gramian.gram.skr import SKR
+from gramian.nn.checks import check_features, check_labels
+from gramian.nn.gram_layer import GramLayer
+from gramian.nn.kernels import KERNELS, Jitter, Kernel, Linear
+from gramian.nn.likelihoods import Categorical, Estimator, Gaussian
+from gramian.nn.output import GPOutput
+
+FullRankLikelihood = Literal["gaussian", "categorical"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullRankConfig:
+    """A deep kernel machine without inducing points (Eqs. dkm_obfr and cdkm_fr_ob).
+
+    Args:
+        kernel: a name in ``KERNELS``, or ``linear``.
+        weight_var: start value of each kernel's learned weight variance; None fixes it at 1.
+        bias_var: start value of each kernel's learned bias variance; None leaves it out.
+        kernel_jitter: inflation of the kernels' diagonals. Each new point has its own, also one
+            that is a copy of a training point.
+        num_layers: Gram layers. None at all is a Gaussian process with this kernel.
+        nu: ν, the pull of the Gram matrices towards the kernel. Infinity is the NNGP.
+        divergence: of the Gram layers, and of the categorical output.
+        likelihood: ``gaussian`` with the output in closed form, ``categorical`` by variational
+            inference.
+        num_classes: C of the categorical likelihood; None for the largest label plus 1.
+        noise_var: start value of the Gaussian likelihood's variance σ².
+        num_samples: Monte-Carlo samples of the categorical likelihood.
+        estimator: of the categorical expected log-likelihood.
+        filter_size: f of the convolutions, odd. Images only.
+        strides: of the convolutions, one a layer; () for 1 in all layers. Images only.
+        variance_check: what to do about negative variances.
+    """
+
+    kernel: str = "normalized_gaussian"
+    weight_var: float | None = 1.0
+    bias_var: float | None = 0.1
+    kernel_jitter: Jitter = Jitter()
+    num_layers: int = 1
+    nu: float = 1.0
+    divergence: Divergence = "exact"
+    likelihood: FullRankLikelihood = "gaussian"
+    num_classes: int | None = None
+    noise_var: float = 0.1
+    num_samples: int = 1000
+    estimator: Estimator = "exact"
+    filter_size: int = 3
+    strides: tuple[int, ...] = ()
+    variance_check: VarianceCheck = VarianceCheck()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if self.kernel not in {"linear", *KERNELS}:
+            known = sorted({"linear", *KERNELS})
+            raise ValueError(f"unknown kernel {self.kernel!r}; known are {known}")
+        if not self.nu >= 0:
+            raise ValueError(f"nu must be 0 or more, or infinity, got {self.nu}")
+        for name, value, allowed in (
+            ("divergence", self.divergence, get_args(Divergence)),
+            ("likelihood", self.likelihood, get_args(FullRankLikelihood)),
+            ("estimator", self.estimator, get_args(Estimator)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
+        if self.num_layers < 0 or self.num_samples < 1:
+            raise ValueError(
+                "num_layers must be 0 or more and num_samples 1 or more, "
+                f"got {self.num_layers} and {self.num_samples}"
+            )
+        if self.num_classes is not None and self.num_classes < 2:
+            raise ValueError(f"num_classes must be 2 or more, or None, got {self.num_classes}")
+        if not 0 < self.noise_var < math.inf:
+            raise ValueError(f"noise_var must be positive, got {self.noise_var}")
+        if self.filter_size < 1 or self.filter_size % 2 == 0:
+            raise ValueError(f"filter_size must be odd, to have a centre, got {self.filter_size}")
+        if self.strides and (len(self.strides) != self.num_layers or min(self.strides) < 1):
+            raise ValueError(
+                f"strides must be () or one positive number for each of {self.num_layers} layers, "
+                f"got {self.strides}"
+            )
+
+    def build_kernel(self) -> Kernel:
+        """A kernel with parameters of its own."""
+        build = Linear if self.kernel == "linear" else KERNELS[self.kernel]
+        return build(self.weight_var, self.bias_var, self.kernel_jitter)
+
+    def build_gram(self, num_points: int) -> GramLayer:
+        """A Gram layer over all training points, without noise."""
+        return GramLayer(num_points, self.nu, self.divergence, SKR.off(), self.variance_check)
+
+    def build_likelihood(self, num_outputs: int) -> Categorical | Gaussian:
+        """The likelihood."""
+        if self.likelihood == "gaussian":
+            return Gaussian(self.noise_var)
+        return Categorical(num_outputs, self.num_samples, self.estimator)
+
+    def build_output(self, num_data: int, num_outputs: int) -> GPOutput:
+        """The output of a categorical model: q(f_c) = N(μ_c, A), its KL summed over the classes."""
+        return GPOutput(
+            num_data,
+            num_outputs,
+            self.divergence,
+            tempered=False,
+            variance_check=self.variance_check,
+            start="kernel",
+        )
+
+    def convolutions(self, space: tuple[int, int] | None) -> list[PairConvolution | None]:
+        """Γ of each layer for images of (H, W) pixels; None for rows, which have none."""
+        if space is None:
+            return [None] * self.num_layers
+        convolutions: list[PairConvolution | None] = []
+        for stride in self.strides or (1,) * self.num_layers:
+            convolution = PairConvolution(space, self.filter_size, stride)
+            convolutions.append(convolution)
+            space = convolution.output_space
+        return convolutions
+
+
+def check_training_data(
+    x: Tensor, y: Tensor, axes: tuple[str, ...], config: FullRankConfig
+) -> int:
+    """Raise unless x and y are training data for these settings; return C."""
+    dtype = x.dtype if isinstance(x, Tensor) and x.is_floating_point() else torch.float64
+    check_features(x, axes, dtype, axes[0])
+    if config.strides and len(axes) == 2:
+        raise ValueError(f"strides are for images; rows have no pixels, got {config.strides}")
+    if config.likelihood == "gaussian":
+        check_features(y, (len(x), "outputs"), dtype, "targets")
+        return y.shape[1]
+    num_classes = config.num_classes
+    if num_classes is None:
+        num_classes = int(y.max()) + 1 if y.numel() else 1
+    check_labels(y, num_classes, len(x))
+    if int(y.min()) == int(y.max()):
+        raise ValueError(
+            f"labels must be of 2 classes or more, got {len(y)} times class {int(y.max())}"
+        )
+    return num_classes
+
+
+def num_pixels(space: tuple[int, int] | None) -> int:
+    """S = H·W; 1 for rows."""
+    return 1 if space is None else space[0] * space[1]
+
+
+KERNEL, LEARNED, OUTPUT, WORK = 8, 12, 9, 6
+"""How many matrices: kept by a kernel for its gradient, the most of all kernels; by a Gram layer and
+by an output, of which four are the parameters, their gradients and Adam's two moments; and temporary
+ones. Counted with autograd's hooks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step of training needs: the objective, its gradient, and Adam."""
+
+    bytes: int
+    flops: int
+
+
+def estimate(
+    config: FullRankConfig,
+    num_data: int,
+    space: tuple[int, int] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Cost:
+    """Memory and operations for P training images of ``space`` = (H, W) pixels, or P rows.
+
+    With N_ℓ = P·H_ℓ·W_ℓ points in the Gram matrix of layer ℓ, f × f filters, b bytes a number:
+
+        bytes = b · (Σ_ℓ (KERNEL·N_{ℓ−1}² + LEARNED·N_ℓ²) + (KERNEL + OUTPUT)·P² + WORK·N_0²)
+        flops = Σ_ℓ (4f·N_{ℓ−1}² + 13·N_ℓ³) + 13·P³
+
+    13 N³ is a Cholesky factor (⅓), two triangular solves (1 each) and a product (2), and twice as
+    much again for the gradient; 4f N² are the sums of Γ. For ν = ∞, LEARNED and 13·N_ℓ³ are 0.
+    """
+    P, learned = num_data, config.nu < math.inf
+    N = N_0 = P * num_pixels(space)
+    matrices, flops = (KERNEL + OUTPUT) * P**2 + WORK * N_0**2, 13 * P**3
+    for conv in config.convolutions(space):
+        matrices += KERNEL * N**2
+        if conv is not None:
+            flops += 4 * conv.filter_size * N**2
+            N = P * num_pixels(conv.output_space)
+        if learned:
+            matrices += LEARNED * N**2
+            flops += 13 * N**3
+    return Cost(dtype.itemsize * matrices, flops)
+
+
+def check_memory(
+    config: FullRankConfig, x: Tensor, space: tuple[int, int] | None, memory: int | None
+) -> None:
+    """Raise MemoryError if training on ``x`` needs more than ``memory``, or than is free."""
+    limit = free_memory(x.device) if memory is None else memory
+    cost = estimate(config, len(x), space, x.dtype)
+    if limit is not None and cost.bytes > limit:
+        P, S = len(x), num_pixels(space)
+        raise MemoryError(
+            f"a full-rank model of P = {P:,} training points with S = {S:,} pixels has matrices of "
+            f"{P * S:,} × {P * S:,} and needs about {cost.bytes / 1e9:.3g} GB, but "
+            f"{limit / 1e9:.3g} GB are {'free' if memory is None else 'allowed'}: take fewer "
+            "training points, or use the inducing-point models DenseDKM and ConvDKM"
+        )
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free on a CUDA device, or in this machine by /proc/meminfo; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * int(available[0]) if available else None
