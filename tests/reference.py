@@ -143,3 +143,68 @@ def patch_input(X, images):
         ti[b, row, column] = flat @ patch.ravel() / D
         tt[b, row, column] = sum(inside) / len(inside)
     return flat @ flat.T / D, ti, tt
+
+
+# ---- without inducing points: one matrix over all pixels of all images, training images first ----
+
+
+def full_kernel(name, G, num_training, w=1.0, b=0.1, jitter=JITTER):
+    """w k(G) + b with jitter on the diagonal; arc_cosine inflates that of training points twice."""
+    k = KERNELS[name]
+    K = np.zeros_like(G)
+    for p, q in np.ndindex(G.shape):
+        if p != q:
+            K[p, q] = w * k(G[p, q], G[p, p], G[q, q]) + b
+            continue
+        own = G[p, p] if name in KEEPS_THE_DIAGONAL else 1.0
+        if name == "arc_cosine" and p < num_training:
+            own = (1 + jitter) * own + jitter
+        K[p, p] = (1 + jitter) * (w * own + b) + jitter
+    return K
+
+
+def pair_convolution(K, space, f, stride=1):
+    """Eq. conv_limit1: (1/D) Σ_d K_{i(r+d),j(s+d)}, zeros outside both images."""
+    H, W = space
+    images, pad = len(K) // (H * W), f // 2
+    height, width = math.ceil(H / stride), math.ceil(W / stride)
+    old = list(np.ndindex(images, H, W))
+    place = {point: number for number, point in enumerate(old)}
+    new = list(np.ndindex(images, height, width))
+    out = np.zeros((len(new), len(new)))
+    for p, (i, y, x) in enumerate(new):
+        for q, (j, v, u) in enumerate(new):
+            for dy in range(-pad, pad + 1):
+                for dx in range(-pad, pad + 1):
+                    a = place.get((i, y * stride + dy, x * stride + dx))
+                    c = place.get((j, v * stride + dy, u * stride + dx))
+                    if a is not None and c is not None:
+                        out[p, q] += K[a, c] / f**2
+    return out
+
+
+def condition_full(K, G):
+    """Eq. gram_ind_prop for one matrix over training points, as many as G has, and new ones."""
+    n = len(G)
+    A = K[n:, :n] @ np.linalg.inv(K[:n, :n])
+    G_tt = A @ G @ A.T + K[n:, n:] - A @ K[:n, n:]
+    return np.block([[G, G @ A.T], [A @ G, G_tt]])
+
+
+def pool_pairs(G, num_pixels):
+    """Algorithm 1's SpatialPool: the mean over all pairs of pixels of two images."""
+    images = len(G) // num_pixels
+    out = np.zeros((images, images))
+    for i, j in np.ndindex(images, images):
+        for r, s in np.ndindex(num_pixels, num_pixels):
+            out[i, j] += G[i * num_pixels + r, j * num_pixels + s] / num_pixels**2
+    return out
+
+
+def gp_regression(K, y, noise_var):
+    """Mean and variance of f at the points of K after the first len(y)."""
+    n = len(y)
+    inverse = np.linalg.inv(K[:n, :n] + noise_var * np.eye(n))
+    mean = K[n:, :n] @ inverse @ y
+    var = [K[t, t] - K[t, :n] @ inverse @ K[:n, t] for t in range(n, len(K))]
+    return mean, np.array(var)[:, None]

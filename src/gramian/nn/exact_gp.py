@@ -1,4 +1,4 @@
-"""Gaussian process regression in closed form: the output of a full-rank model with Gaussian noise."""
+"""Gaussian process regression in closed form: the output of a full-rank Gaussian model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gramian.gram.linalg import cholesky, solve_lower
 class ExactGP:
     """f ~ N(0, K) and y_c = f_c + ε, ε ~ N(0, σ²), conditioned on y; S = K_ii + σ² I = L Lᵀ.
 
-        log evidence = Σ_c log N(y_c; 0, S) = −½ ‖L⁻¹ Y‖² − C logdet L − ½ P C log 2π
-        mean         = K_ti S⁻¹ Y
-        var          = k_tt − K_ti S⁻¹ K_it            of f, without the noise
+    log evidence = Σ_c log N(y_c; 0, S) = −½ ‖L⁻¹ Y‖² − C logdet L − ½ P C log 2π
+    mean         = K_ti S⁻¹ Y
+    var          = k_tt − K_ti S⁻¹ K_it            of f, without the noise
     """
 
     factor: Float[Tensor, "P P"]  # L
@@ -39,10 +39,8 @@ class ExactGP:
     def log_evidence(self) -> Float[Tensor, ""]:
         """Σ_c log N(y_c; 0, S), not divided by P."""
         P, C = self.whitened_targets.shape
-        logdet = self.factor.diagonal().log().sum()
-        return -0.5 * (self.whitened_targets.square().sum() + P * C * math.log(2 * math.pi)) - (
-            C * logdet
-        )
+        squares, logdet = self.whitened_targets.square().sum(), self.factor.diagonal().log().sum()
+        return -0.5 * (squares + P * C * math.log(2 * math.pi)) - C * logdet
 
     def data(self, K: GramBlocks, variance_check: VarianceCheck = VarianceCheck()) -> Marginals:
         """Mean and variance of f at each new point."""

@@ -31,7 +31,6 @@ from gramian.nn.full_rank_config import (
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.kernels import Kernel
 from gramian.nn.likelihoods import Gaussian, draw_noise
-from gramian.nn.output import GPOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +203,7 @@ class FullRankModel(nn.Module):
         shape = ("batch", *self.train_inputs.shape[1:])
         check_features(x, shape, self.train_inputs.dtype, self.axes[0])
         chain = chain or self.inducing_chain()
-        T, X = points(x), points(self.train_inputs).flatten(0, 1)
-        features = X.shape[1]
-        G = FullBlocks(chain.input_ii, T @ X.mT / features, T @ T.mT / features)
+        G = self.first_gram(x, chain)
         for name, layer in self._named_layers():
             with within(name):
                 G = layer.data(G, chain.layers[name])
@@ -216,6 +213,12 @@ class FullRankModel(nn.Module):
                 return self._exact_gp(chain).data(K, self.config.variance_check)
             state, _ = self.output.inducing(chain.top_ii)
             return self.output.data(K, state)
+
+    def first_gram(self, x: Tensor, chain: FullRankChain) -> FullBlocks:
+        """G⁰: dot products of points, divided by the number of their features."""
+        T, X = points(x), points(self.train_inputs).flatten(0, 1)
+        N = X.shape[1]
+        return FullBlocks(chain.input_ii, T @ X.mT / N, T @ T.mT / N)
 
     def inducing_chain(self) -> FullRankChain:
         """The training points through all layers."""
@@ -257,11 +260,12 @@ class FullRankModel(nn.Module):
         for name, layer in self._named_layers():
             with within(name):
                 ii = layer.start_gram_(ii)
-        self.initialised.fill_(True)
         if self.output is not None:
             self.output.q_mean.zero_()
+            K_ii = self.kernel.inducing(pool_inducing(ii, self.num_pixels))
             with within("output"):
-                self.output.q_cov.set_to_(self.top_kernel(), what="K_ii")
+                self.output.q_cov.set_to_(K_ii, what="K_ii")
+        self.initialised.fill_(True)
 
     def _input_gram(self) -> Float[Tensor, "N N"]:
         X = points(self.train_inputs).flatten(0, 1)

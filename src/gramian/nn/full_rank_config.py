@@ -132,9 +132,7 @@ class FullRankConfig:
         return convolutions
 
 
-def check_training_data(
-    x: Tensor, y: Tensor, axes: tuple[str, ...], config: FullRankConfig
-) -> int:
+def check_training_data(x: Tensor, y: Tensor, axes: tuple[str, ...], config: FullRankConfig) -> int:
     """Raise unless x and y are training data for these settings; return C."""
     dtype = x.dtype if isinstance(x, Tensor) and x.is_floating_point() else torch.float64
     check_features(x, axes, dtype, axes[0])
@@ -143,6 +141,8 @@ def check_training_data(
     if config.likelihood == "gaussian":
         check_features(y, (len(x), "outputs"), dtype, "targets")
         return y.shape[1]
+    if not isinstance(y, Tensor):
+        raise TypeError(f"labels must be a torch tensor, got {type(y).__name__}")
     num_classes = config.num_classes
     if num_classes is None:
         num_classes = int(y.max()) + 1 if y.numel() else 1
@@ -159,10 +159,10 @@ def num_pixels(space: tuple[int, int] | None) -> int:
     return 1 if space is None else space[0] * space[1]
 
 
-KERNEL, LEARNED, OUTPUT, WORK = 8, 12, 9, 6
-"""How many matrices: kept by a kernel for its gradient, the most of all kernels; by a Gram layer and
-by an output, of which four are the parameters, their gradients and Adam's two moments; and temporary
-ones. Counted with autograd's hooks."""
+KERNEL, LEARNED, OUTPUT, WORK = 8, 12, 9, 24
+"""Numbers of matrices. A kernel keeps KERNEL for its gradient (the most of all kernels), a Gram
+layer LEARNED and an output OUTPUT, four of them the parameters, their gradients and Adam's two
+moments (counted with autograd's hooks); WORK are temporary (a process's peak, less the others)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def check_memory(
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that are free on a CUDA device, or in this machine by /proc/meminfo; None if unknown."""
+    """Bytes free on a CUDA device, or in this machine by /proc/meminfo; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

@@ -30,6 +30,7 @@ from gramian.nn.kernels import Kernel
 from gramian.nn.likelihoods import Categorical
 from gramian.nn.model import DKM
 from gramian.nn.output import GPOutput
+from gramian.nn.trainable import Trainable
 from gramian.nn.whitening import ZCA
 
 Phase = str
@@ -49,7 +50,7 @@ WRAPPED: list[tuple[type, str, str]] = [
     (GPOutput, "data", "products with data"),
     (DKM, "draw_noise", "inducing chain"),
     (DKM, "inducing_chain", "inducing chain"),
-    (DKM, "draw_samples", "likelihood"),
+    (Trainable, "draw_samples", "likelihood"),
     (Categorical, "expected_log_prob", "likelihood"),
     (ZCA, "forward", "whitening"),
 ]
