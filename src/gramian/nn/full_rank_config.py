@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, assert_never
 
 import torch
 from torch import Tensor
@@ -70,13 +70,6 @@ class FullRankConfig:
             raise ValueError(f"unknown kernel {self.kernel!r}; known are {known}")
         if not self.nu >= 0:
             raise ValueError(f"nu must be 0 or more, or infinity, got {self.nu}")
-        for name, value, allowed in (
-            ("divergence", self.divergence, get_args(Divergence)),
-            ("likelihood", self.likelihood, get_args(FullRankLikelihood)),
-            ("estimator", self.estimator, get_args(Estimator)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
         if self.num_layers < 0 or self.num_samples < 1:
             raise ValueError(
                 "num_layers must be 0 or more and num_samples 1 or more, "
@@ -105,9 +98,13 @@ class FullRankConfig:
 
     def build_likelihood(self, num_outputs: int) -> Categorical | Gaussian:
         """The likelihood."""
-        if self.likelihood == "gaussian":
-            return Gaussian(self.noise_var)
-        return Categorical(num_outputs, self.num_samples, self.estimator)
+        match self.likelihood:
+            case "gaussian":
+                return Gaussian(self.noise_var)
+            case "categorical":
+                return Categorical(num_outputs, self.num_samples, self.estimator)
+            case _:
+                assert_never(self.likelihood)
 
     def build_output(self, num_data: int, num_outputs: int) -> GPOutput:
         """The output of a categorical model: q(f_c) = N(μ_c, A), its KL summed over the classes."""
@@ -132,26 +129,26 @@ class FullRankConfig:
         return convolutions
 
 
-def check_training_data(x: Tensor, y: Tensor, axes: tuple[str, ...], config: FullRankConfig) -> int:
+def check_training_data(x: object, y: object, axes: tuple[str, ...], config: FullRankConfig) -> int:
     """Raise unless x and y are training data for these settings; return C."""
     dtype = x.dtype if isinstance(x, Tensor) and x.is_floating_point() else torch.float64
     check_features(x, axes, dtype, axes[0])
+    assert isinstance(x, Tensor)
     if config.strides and len(axes) == 2:
         raise ValueError(f"strides are for images; rows have no pixels, got {config.strides}")
     if config.likelihood == "gaussian":
         check_features(y, (len(x), "outputs"), dtype, "targets")
+        assert isinstance(y, Tensor)
         return y.shape[1]
     if not isinstance(y, Tensor):
         raise TypeError(f"labels must be a torch tensor, got {type(y).__name__}")
-    num_classes = config.num_classes
-    if num_classes is None:
-        num_classes = int(y.max()) + 1 if y.numel() else 1
-    check_labels(y, num_classes, len(x))
-    if int(y.min()) == int(y.max()):
+    C = config.num_classes or (int(y.max()) + 1 if y.numel() else 1)
+    check_labels(y, C, len(x))
+    if y.min() == y.max():
         raise ValueError(
             f"labels must be of 2 classes or more, got {len(y)} times class {int(y.max())}"
         )
-    return num_classes
+    return C
 
 
 def num_pixels(space: tuple[int, int] | None) -> int:
