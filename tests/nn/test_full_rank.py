@@ -677,6 +677,15 @@ def test_models_that_are_too_large_are_refused_with_the_remedy():
         FullRankDKM(huge, huge, CONFIG)
 
 
+def test_where_free_memory_is_unknown_nothing_is_refused(monkeypatch):
+    def missing(self):
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr("gramian.nn.full_rank_config.Path.read_text", missing)
+    assert free_memory(torch.device("cpu")) is None
+    assert build(rows()).predict(rows(2)).mean.shape == (2, 2)
+
+
 def test_the_cost_grows_as_the_formula_says():
     one, two = estimate(CONFIG, 100), estimate(CONFIG, 200)
     assert two.bytes == 4 * one.bytes

@@ -18,7 +18,7 @@ side first falls below 0, if ν > C, and then rises for ever. It is the global o
 is convex along the geodesics of positive definite matrices: logdet is linear there, and tr A⁻¹ B
 is jointly convex, being ⟨v, (A⁻¹ ⊗ B) v⟩ with v = vec I, and # the geometric mean,
 (A₁ # A₂)⁻¹ ⊗ (B₁ # B₂) = (A₁⁻¹ ⊗ B₁) # (A₂⁻¹ ⊗ B₂) and ⟨v, (X # Y) v⟩² ≤ ⟨v, X v⟩ ⟨v, Y v⟩.
-For λ = 0 and ν ≤ C there is no optimum: ℒ grows for ever as a → 0.
+For λ = 0 and ν ≤ C there is no optimum: ℒ only grows as a → 0, where G is singular.
 
 With noise ℒ is bounded, and goes to −∞ where a Gram matrix becomes singular or infinite, so there
 is a global optimum for every ν > 0, and it is stationary; but the equation may have several roots,
