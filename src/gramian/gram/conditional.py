@@ -95,7 +95,7 @@ class VarianceCheck:
         if not (smallest > self.threshold or (self.clamp and not smallest.isnan())):
             passed = ~variance.isnan() if self.clamp else variance > self.threshold
             num_bad = int((~passed).sum())
-            raise NegativeVarianceError(num_bad, variance.numel(), float(smallest), self.threshold)
+            raise NegativeVarianceError(num_bad, variance.numel(), smallest.item(), self.threshold)
         if self.clamp:
             return variance.clamp_min(0.0), (variance < 0).sum()
         return variance, torch.zeros((), dtype=torch.int64, device=variance.device)
