@@ -16,13 +16,14 @@ from gramian.gram.full_blocks import FullBlocks, PairConvolution, pool_inducing
 from gramian.nn.conv import KernelConv
 from gramian.nn.deep_linear import best_root, deep_linear_optimum
 from gramian.nn.exact_gp import ExactGP
-from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM, kernel_of_pairs
+from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
 from gramian.nn.full_rank_config import (
     FullRankConfig,
     check_training_data,
     estimate,
     free_memory,
 )
+from gramian.nn.full_rank_layer import kernel_of_pairs
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.inputs import PatchInput
 from gramian.nn.kernels import KERNELS, Jitter, Linear
@@ -460,7 +461,7 @@ def test_state_dict_gives_bit_equal_predictions_on_a_new_object(data):
 def test_training_in_float32_raises_the_objective():
     x = rows().float()
     model = FullRankDKM(x, torch.arange(6) % 2, replace(CONFIG, likelihood="categorical"))
-    model.initialise_(generator())
+    model.initialise_()
     draw, totals = generator(1), []
     adam = torch.optim.Adam(model.parameters(), 0.03)
     for _ in range(30):

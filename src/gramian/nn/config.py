@@ -8,21 +8,17 @@ from gramian.gram.conditional import VarianceCheck
 from gramian.gram.divergence import Divergence
 from gramian.gram.skr import SKR
 from gramian.nn.gram_layer import GramLayer
-from gramian.nn.kernels import KERNELS, Jitter, Kernel
+from gramian.nn.kernel_config import KernelConfig
 from gramian.nn.likelihoods import Estimator
 from gramian.nn.norm import GramNorm, NormChoice
 from gramian.nn.output import GPOutput, OutputStart
 
 
 @dataclass(frozen=True, kw_only=True)
-class DKMConfig:
+class DKMConfig(KernelConfig):
     """What the layers of a model have in common.
 
-    Args:
-        kernel: a name in ``KERNELS``.
-        weight_var: start value of each kernel's learned weight variance; None fixes it at 1.
-        bias_var: start value of each kernel's learned bias variance; None leaves it out.
-        kernel_jitter: inflation of the kernels' diagonals.
+    Args (besides those of KernelConfig):
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity, with ``SKR.off()``, is
             the NNGP.
         divergence: of the Gram layers and of the output.
@@ -35,10 +31,6 @@ class DKMConfig:
         variance_check: what to do about negative variances.
     """
 
-    kernel: str = "normalized_gaussian"
-    weight_var: float | None = 1.0
-    bias_var: float | None = 0.1
-    kernel_jitter: Jitter = Jitter()
     nu: float = 0.001
     divergence: Divergence = "taylor"
     skr: SKR = SKR()
@@ -48,15 +40,6 @@ class DKMConfig:
     estimator: Estimator = "exact"
     output_start: OutputStart = "random"
     variance_check: VarianceCheck = VarianceCheck()
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        if self.kernel not in KERNELS:
-            raise ValueError(f"unknown kernel {self.kernel!r}; known are {sorted(KERNELS)}")
-
-    def build_kernel(self) -> Kernel:
-        """A kernel with parameters of its own."""
-        return KERNELS[self.kernel](self.weight_var, self.bias_var, self.kernel_jitter)
 
     def build_gram(self, num_inducing: int) -> GramLayer:
         """A Gram layer."""

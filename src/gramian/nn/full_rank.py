@@ -10,16 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gramian.gram.blocks import GramBlocks, Marginals
-from gramian.gram.conditional import Conditional
+from gramian.gram.blocks import Marginals
 from gramian.gram.errors import within
-from gramian.gram.full_blocks import (
-    FullBlocks,
-    PairConvolution,
-    condition_full,
-    pool_data,
-    pool_inducing,
-)
+from gramian.gram.full_blocks import FullBlocks, pool_data, pool_inducing
 from gramian.nn.checks import check_features
 from gramian.nn.exact_gp import ExactGP
 from gramian.nn.full_rank_config import (
@@ -28,24 +21,9 @@ from gramian.nn.full_rank_config import (
     check_training_data,
     num_pixels,
 )
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.kernels import Kernel
+from gramian.nn.full_rank_layer import FullRankLayer, FullRankState
+from gramian.nn.inputs import divided_by_lengthscales, log_lengthscales
 from gramian.nn.likelihoods import Gaussian, draw_noise
-
-
-@dataclass(frozen=True, slots=True)
-class FullRankState:
-    """What a layer makes of the training points."""
-
-    phi_ii: Float[Tensor, "N N"]  # the kernel
-    K_ii: Float[Tensor, "n n"]  # Γ of it
-    conditional: Conditional | None  # on the learned G_ii; None for ν = ∞
-    kl: Float[Tensor, ""]
-
-    @property
-    def ii(self) -> Float[Tensor, "n n"]:
-        """G_ii."""
-        return self.K_ii if self.conditional is None else self.conditional.ii
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,58 +55,6 @@ class FullRankTerms:
         return self.log_lik - self.total_kl / self.num_data
 
 
-class FullRankLayer(nn.Module):
-    """kernel → Γ (images only) → Gram layer, over all training points.
-
-        K    = Γ(K(G^{ℓ−1})),  kl = ν · D(N(0, G^ℓ_ii) ‖ N(0, K_ii))
-        G_ti = K_ti K_ii⁻¹ G_ii
-        G_tt = K_ti K_ii⁻¹ G_ii K_ii⁻¹ K_it + K_tt − K_ti K_ii⁻¹ K_it
-
-    With ν = ∞ there is nothing to learn and nothing to factorise: G = K.
-    """
-
-    def __init__(self, kernel: Kernel, conv: PairConvolution | None, gram: GramLayer) -> None:
-        super().__init__()
-        self.kernel = kernel
-        self.conv = conv
-        self.gram = gram
-
-    def inducing(self, G_ii: Float[Tensor, "N N"]) -> FullRankState:
-        """The training points through the layer."""
-        phi_ii = self.kernel.inducing(G_ii)
-        K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
-        if self.gram.inducing_gram is None:
-            return FullRankState(phi_ii, K_ii, None, K_ii.new_zeros(()))
-        return FullRankState(phi_ii, K_ii, *self.gram.inducing(K_ii))
-
-    def data(self, G: FullBlocks, state: FullRankState) -> FullBlocks:
-        """New data through the layer."""
-        K = kernel_of_pairs(self.kernel, G, state.phi_ii)
-        K = K if self.conv is None else self.conv.data(K, state.K_ii)
-        if state.conditional is None:
-            return K
-        G = condition_full(K, state.conditional)
-        g_tt = G.tt.diagonal(dim1=1, dim2=2)
-        checked, _ = self.gram.variance_check(g_tt)
-        return FullBlocks(G.ii, G.ti, G.tt + (checked - g_tt).diag_embed())
-
-    def start_gram_(self, G_ii: Float[Tensor, "N N"]) -> Float[Tensor, "n n"]:
-        """Start G_ii at the kernel K_ii that the layer meets, and return it."""
-        phi_ii = self.kernel.inducing(G_ii)
-        self.gram.set_to_(phi_ii if self.conv is None else self.conv.inducing(phi_ii))
-        return self.inducing(G_ii).ii
-
-
-def kernel_of_pairs(kernel: Kernel, G: FullBlocks, K_ii: Float[Tensor, "N N"]) -> FullBlocks:
-    """K_ti and K_tt beside K_ii. Jitter, as in GramBlocks, is only on the diagonal of K_tt."""
-    g_tt = G.tt.diagonal(dim1=1, dim2=2)
-    K = kernel.data(GramBlocks(G.ii, G.ti, g_tt), K_ii)
-    eye = torch.eye(G.tt.shape[1], dtype=torch.bool, device=G.tt.device)
-    apart = torch.where(eye, torch.zeros_like(G.tt), G.tt)  # some kernels are steep at c² = xy
-    K_tt = kernel.every(apart, g_tt[:, :, None], g_tt[:, None])
-    return FullBlocks(K_ii, K.ti, torch.where(eye, K.tt_diag[:, :, None], K_tt))
-
-
 class FullRankModel(nn.Module):
     """Training data → (kernel → Γ → Gram layer) × num_layers → SpatialPool → kernel → output.
 
@@ -157,6 +83,7 @@ class FullRankModel(nn.Module):
         check_memory(config, x, space, memory)
         self.config = config
         self.num_outputs = C
+        self.log_lengthscales = log_lengthscales(config.lengthscales, x.shape[1])
         layers: dict[str, FullRankLayer] = {}
         for number, conv in enumerate(config.convolutions(space), start=1):
             space = None if conv is None else conv.output_space
@@ -216,7 +143,7 @@ class FullRankModel(nn.Module):
 
     def first_gram(self, x: Tensor, chain: FullRankChain) -> FullBlocks:
         """G⁰: dot products of points, divided by the number of their features."""
-        T, X = points(x), points(self.train_inputs).flatten(0, 1)
+        T, X = self._points(x), self._points(self.train_inputs).flatten(0, 1)
         N = X.shape[1]
         return FullBlocks(chain.input_ii, T @ X.mT / N, T @ T.mT / N)
 
@@ -251,11 +178,8 @@ class FullRankModel(nn.Module):
         return draw_noise(self.likelihood.num_samples, shape, generator, dtype)
 
     @torch.no_grad()
-    def initialise_(self, generator: torch.Generator | None = None) -> None:
-        """Start each G, and A, at the kernel it meets, and μ at 0: the NNGP.
-
-        Nothing here is random; ``generator`` is accepted because all models are started alike.
-        """
+    def initialise_(self) -> None:
+        """Start each G, and A, at the kernel it meets, and μ at 0: the NNGP. Nothing is random."""
         ii = self._input_gram()
         for name, layer in self._named_layers():
             with within(name):
@@ -268,8 +192,13 @@ class FullRankModel(nn.Module):
         self.initialised.fill_(True)
 
     def _input_gram(self) -> Float[Tensor, "N N"]:
-        X = points(self.train_inputs).flatten(0, 1)
+        X = self._points(self.train_inputs).flatten(0, 1)
         return X @ X.mT / X.shape[1]
+
+    def _points(self, x: Tensor) -> Float[Tensor, "B S N"]:
+        """Pixel by pixel, where a row is one pixel; divided by the lengthscales."""
+        points = x.flatten(2).mT if x.ndim > 2 else x[:, None]
+        return divided_by_lengthscales(points, self.log_lengthscales)
 
     def _exact_gp(self, chain: FullRankChain) -> ExactGP:
         assert isinstance(self.likelihood, Gaussian)
@@ -291,8 +220,3 @@ class FullRankConvDKM(FullRankModel):
     """For images x [P, channels, H, W]: G⁰ = X Xᵀ / channels between pixels (Eq. cdkm_fr_ob)."""
 
     axes = ("images", "channels", "height", "width")
-
-
-def points(x: Float[Tensor, "B features *space"]) -> Float[Tensor, "B S features"]:
-    """Pixel by pixel; a row is one pixel."""
-    return x.flatten(2).mT if x.ndim > 2 else x[:, None]

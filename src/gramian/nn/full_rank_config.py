@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
@@ -16,7 +17,9 @@ from gramian.gram.full_blocks import PairConvolution
 from gramian.gram.skr import SKR
 from gramian.nn.checks import check_features, check_labels
 from gramian.nn.gram_layer import GramLayer
-from gramian.nn.kernels import KERNELS, Jitter, Kernel, Linear
+from gramian.nn.inputs import Lengthscales
+from gramian.nn.kernel_config import KernelConfig
+from gramian.nn.kernels import KERNELS, Kernel, Linear
 from gramian.nn.likelihoods import Categorical, Estimator, Gaussian
 from gramian.nn.output import GPOutput
 
@@ -24,18 +27,17 @@ FullRankLikelihood = Literal["gaussian", "categorical"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullRankConfig:
+class FullRankConfig(KernelConfig):
     """A deep kernel machine without inducing points (Eqs. dkm_obfr and cdkm_fr_ob).
 
-    Args:
-        kernel: a name in ``KERNELS``, or ``linear``.
-        weight_var: start value of each kernel's learned weight variance; None fixes it at 1.
-        bias_var: start value of each kernel's learned bias variance; None leaves it out.
-        kernel_jitter: inflation of the kernels' diagonals. Each new point has its own, also one
-            that is a copy of a training point.
+    The kernel may also be ``linear``. Each new point has a jitter of its own, also one that is a
+    copy of a training point.
+
+    Args (besides those of KernelConfig):
         num_layers: Gram layers. None at all is a Gaussian process with this kernel.
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity is the NNGP.
         divergence: of the Gram layers, and of the categorical output.
+        lengthscales: learned scales of the features (channels of images): none, one, or one each.
         likelihood: ``gaussian`` with the output in closed form, ``categorical`` by variational
             inference.
         num_classes: C of the categorical likelihood; None for the largest label plus 1.
@@ -47,13 +49,10 @@ class FullRankConfig:
         variance_check: what to do about negative variances.
     """
 
-    kernel: str = "normalized_gaussian"
-    weight_var: float | None = 1.0
-    bias_var: float | None = 0.1
-    kernel_jitter: Jitter = Jitter()
     num_layers: int = 1
     nu: float = 1.0
     divergence: Divergence = "exact"
+    lengthscales: Lengthscales = "none"
     likelihood: FullRankLikelihood = "gaussian"
     num_classes: int | None = None
     noise_var: float = 0.1
@@ -65,9 +64,7 @@ class FullRankConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        if self.kernel not in {"linear", *KERNELS}:
-            known = sorted({"linear", *KERNELS})
-            raise ValueError(f"unknown kernel {self.kernel!r}; known are {known}")
+        super().__post_init__()
         if not self.nu >= 0:
             raise ValueError(f"nu must be 0 or more, or infinity, got {self.nu}")
         if self.num_layers < 0 or self.num_samples < 1:
@@ -87,10 +84,10 @@ class FullRankConfig:
                 f"got {self.strides}"
             )
 
-    def build_kernel(self) -> Kernel:
-        """A kernel with parameters of its own."""
-        build = Linear if self.kernel == "linear" else KERNELS[self.kernel]
-        return build(self.weight_var, self.bias_var, self.kernel_jitter)
+    @classmethod
+    def known_kernels(cls) -> dict[str, Callable[..., Kernel]]:
+        """What ``kernel`` may name."""
+        return {**KERNELS, "linear": Linear}
 
     def build_gram(self, num_points: int) -> GramLayer:
         """A Gram layer over all training points, without noise."""

@@ -16,6 +16,19 @@ from gramian.nn.checks import check_features
 Lengthscales = Literal["none", "one", "per_feature"]
 
 
+def log_lengthscales(choice: Lengthscales, num_features: int) -> nn.Parameter | None:
+    """Logarithms of learned lengthscales that start at 1; None for none."""
+    size = {"none": 0, "one": 1, "per_feature": num_features}[choice]
+    return nn.Parameter(torch.zeros(size)) if size else None
+
+
+def divided_by_lengthscales(
+    x: Float[Tensor, "*points N"], logarithms: Float[Tensor, " _"] | None
+) -> Float[Tensor, "*points N"]:
+    """x / ℓ, feature by feature."""
+    return x if logarithms is None else x * (-logarithms).exp()
+
+
 class DenseInput(nn.Module):
     """G⁰ = (1/N) [X_i; x] [X_i; x]ᵀ for rows of N features (Algorithm 1, first line).
 
@@ -32,8 +45,7 @@ class DenseInput(nn.Module):
     ) -> None:
         super().__init__()
         self.inducing_points = nn.Parameter(torch.zeros(num_inducing, num_features))
-        size = {"none": 0, "one": 1, "per_feature": num_features}[lengthscales]
-        self.log_lengthscales = nn.Parameter(torch.zeros(size)) if size else None
+        self.log_lengthscales = log_lengthscales(lengthscales, num_features)
 
     def inducing(self) -> Float[Tensor, "Pi Pi"]:
         """G_ii = X_i X_iᵀ / N."""
@@ -68,8 +80,7 @@ class DenseInput(nn.Module):
         return _choose(x, len(self.inducing_points), generator, "rows")
 
     def _scaled(self, x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-        """Divide by the lengthscales."""
-        return x if self.log_lengthscales is None else x * (-self.log_lengthscales).exp()
+        return divided_by_lengthscales(x, self.log_lengthscales)
 
 
 class PatchInput(nn.Module):

@@ -14,6 +14,8 @@ from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.files import write_text_atomically
 from gramian.train.run_folder import RunFolder
 
+ENDS = ("result.json", "failure.json")  # one of them is the last file of a run
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -72,8 +74,7 @@ class PlannedRun:
     @property
     def is_over(self) -> bool:
         """Whether there is a result or a failure: such a run is never repeated."""
-        path = self.folder.path
-        return (path / "result.json").exists() or (path / "failure.json").exists()
+        return any((self.folder.path / name).exists() for name in ENDS)
 
 
 @dataclass(frozen=True, slots=True)

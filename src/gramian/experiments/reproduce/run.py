@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from gramian.experiments.reproduce.plan import Plan, PlannedRun
+from gramian.experiments.reproduce.plan import ENDS, Plan, PlannedRun
 from gramian.experiments.single_run import prepare, run_to_end
 from gramian.train.checkpoint import check_same_settings
 from gramian.train.files import write_text_atomically
@@ -77,13 +77,16 @@ def copy_from_twin(planned: PlannedRun, output: Path) -> bool:
     wanted = planned.config.to_dict()
     for path in sorted(output.glob(f"*/*/seed{planned.config.seed}/config.yaml")):
         folder = path.parent
-        ended = (folder / "result.json").exists() or (folder / "failure.json").exists()
-        if not ended or folder == planned.folder.path:
+        if folder == planned.folder.path or not any((folder / name).exists() for name in ENDS):
             continue
         settings = yaml.safe_load(path.read_text())
         if all(settings.get(key) == value for key, value in wanted.items() if key not in FREE):
             log.info("%s: as in %s", planned.name, folder)
-            shutil.copytree(folder, planned.folder.path, dirs_exist_ok=True)
+            here = planned.folder.path
+            shutil.copytree(folder, here, ignore=lambda *_: ENDS, dirs_exist_ok=True)
+            for name in ENDS:  # last: they say that all is there
+                if (folder / name).exists():
+                    write_text_atomically(here / name, (folder / name).read_text())
             return True
     return False
 
@@ -109,15 +112,9 @@ def run_in_processes(plan: Plan, jobs: int, command: Sequence[str]) -> None:
             while waiting and len(running) < jobs and stop.received is None:
                 planned = waiting.pop(0)
                 log.info("%s: %s", plan.table.name, planned.name)
-                place = [
-                    "--only",
-                    planned.row.key,
-                    "--seed",
-                    str(planned.config.seed),
-                    "--jobs",
-                    "1",
-                ]
-                words = [sys.executable, "-m", "gramian", *command, *place, "--quiet"]
+                row, seed = planned.row.key, str(planned.config.seed)
+                place = ["--only", row, "--seed", seed, "--jobs", "1", "--quiet"]
+                words = [sys.executable, "-m", "gramian", *command, *place]
                 running[planned.name] = subprocess.Popen(
                     words, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
                 )
@@ -131,8 +128,7 @@ def run_in_processes(plan: Plan, jobs: int, command: Sequence[str]) -> None:
             for name, process in list(running.items()):
                 if process.poll() is not None:
                     del running[name]
-                    crashed += [f"{name} (exit code {process.returncode})"] * (
-                        process.returncode != 0
-                    )
+                    if process.returncode != 0:
+                        crashed.append(f"{name} (exit code {process.returncode})")
     if crashed:
         raise RunsCrashed(f"without a result: {', '.join(crashed)}. The same command tries again")
