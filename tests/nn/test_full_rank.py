@@ -15,7 +15,7 @@ from gramian.gram.conditional import VarianceCheck
 from gramian.gram.full_blocks import FullBlocks, PairConvolution, pool_inducing
 from gramian.nn.conv import KernelConv
 from gramian.nn.deep_linear import best_root, deep_linear_optimum
-from gramian.nn.exact_gp import ExactGP
+from gramian.nn.exact_gp import ExactGP, dirichlet_targets
 from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
 from gramian.nn.full_rank_config import (
     FullRankConfig,
@@ -38,7 +38,7 @@ from tests.samples import KERNEL_STEPS, flatten, generator, random_, random_feat
 
 CONFIG = FullRankConfig(num_layers=2, num_samples=5)
 PLAIN = replace(CONFIG, kernel="squared_exponential", kernel_jitter=Jitter(0.0, 0.0))
-LABELS = replace(PLAIN, likelihood="categorical", nu=0.7)
+LABELS = replace(PLAIN, likelihood="categorical", nu=0.7, relative=False)
 SPACE = (4, 4)
 
 
@@ -51,7 +51,7 @@ def images(n=3, channels=60, space=SPACE, seed=0):
 
 
 def targets(x, config=CONFIG, num_outputs=2):
-    if config.likelihood == "categorical":
+    if config.likelihood != "gaussian":
         return torch.arange(len(x)) % num_outputs
     mixed = x.flatten(1)[:, :num_outputs]
     return mixed.sin() + mixed.roll(1, 1)
@@ -160,7 +160,7 @@ def test_learned_gram_matrices_equal_loops(data):
 
 
 @both
-@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical", "dirichlet"])
 def test_large_nu_started_at_the_kernel_is_the_nngp(data, likelihood):
     config = replace(CONFIG, likelihood=likelihood)
     x, new = data(), data(2, seed=1)
@@ -236,7 +236,7 @@ def test_inducing_points_at_the_data_give_the_full_rank_model(kernel, divergence
 
 def test_inducing_points_at_the_data_and_the_best_q_give_the_full_rank_regression():
     x, new = rows(), rows(4, seed=1)
-    model = random_(build(x, replace(PLAIN, nu=0.7)))
+    model = random_(build(x, replace(PLAIN, nu=0.7, relative=False)))
     twin = dense_twin(model, x)
     K, y, noise_var = model.top_kernel(), model.train_targets, model.likelihood.noise_var
     noisy = K + noise_var * torch.eye(len(x), dtype=torch.float64)
@@ -346,6 +346,79 @@ def test_without_borders_the_objectives_of_images_agree_too():
 
 # ---- the pieces ----
 
+# ---- coordinates, lengthscales, classes as a regression ----
+
+
+@pytest.mark.parametrize("divergence", ["exact", "taylor"])
+@pytest.mark.parametrize("data", [rows, images])
+def test_coordinates_relative_to_the_kernel_change_nothing_but_the_search(data, divergence):
+    config = replace(CONFIG, divergence=divergence, relative=False)
+    x, new = data(), data(seed=1)[:2]
+    model = random_(build(x, config))
+    twin = build(x, replace(config, relative=True))
+    others = {n: v for n, v in model.state_dict().items() if "raw_factor" not in n}
+    twin.load_state_dict(others, strict=False)
+    twin.initialise_({n: G for n, G in model.gram_matrices().items() if n != "input"})
+    close(twin.objective().total, model.objective().total, 1e-9)
+    for mine, theirs in zip(vars_of(twin.predict(new)), vars_of(model.predict(new)), strict=True):
+        close(mine, theirs, 1e-9)
+
+
+def vars_of(q):
+    return q.mean, q.var
+
+
+def test_gram_matrices_follow_the_kernel_in_relative_coordinates():
+    model = build(rows(), CONFIG)
+    model.layers["layer1"].kernel.log_weight_var.data.add_(1.0)
+    chain = model.inducing_chain()
+    for state in chain.layers.values():
+        close(state.ii, state.K_ii, 1e-12)
+        assert abs(state.kl.item()) < 1e-12
+
+
+@pytest.mark.parametrize("lengthscales", ["one", "per_feature"])
+@pytest.mark.parametrize("data", [rows, images])
+def test_lengthscales_divide_the_features(data, lengthscales):
+    x, new = data(), data(seed=1)[:2]
+    model = build(x, replace(CONFIG, lengthscales=lengthscales))
+    with torch.no_grad():
+        model.log_lengthscales.copy_(torch.linspace(-0.5, 0.7, model.log_lengthscales.numel()))
+    model.initialise_()
+    ell = model.log_lengthscales.detach().exp().view(-1, *[1] * (x.ndim - 2))
+    scaled = build(x / ell, CONFIG)
+    scaled.train_targets.copy_(model.train_targets)
+    close(model.objective().total, scaled.objective().total, 1e-10)
+    close(model.predict(new).mean, scaled.predict(new / ell).mean, 1e-10)
+    model.objective().total.backward()
+    assert model.log_lengthscales.grad.abs().min() > 0
+
+
+def test_dirichlet_targets_and_their_regression_are_those_of_gpytorch():
+    gpytorch = pytest.importorskip("gpytorch")
+    labels = torch.tensor([0, 1, 2, 1, 1, 0])
+    targets, noise_var = dirichlet_targets(labels, 3, 0.01, torch.float64)
+    theirs = gpytorch.likelihoods.DirichletClassificationLikelihood(
+        labels, alpha_epsilon=0.01, dtype=torch.float64
+    )
+    expected = theirs.transformed_targets.mT
+    close(targets, expected - expected.mean(), 1e-12)
+    close(noise_var, theirs.noise.mT, 1e-12)
+    x, new = rows(), rows(4, seed=1)
+    model = build(x, replace(PLAIN, nu=math.inf, likelihood="dirichlet", num_classes=3))
+    model.train_targets.copy_(labels)
+    K = model.top_kernel().detach()
+    all_points = build(torch.cat([x, new]), replace(PLAIN, nu=math.inf)).top_kernel().detach()
+    q, evidence = model.predict(new), 0.0
+    for c in range(3):
+        S = K + noise_var[:, c].diag()
+        normal = torch.distributions.MultivariateNormal(torch.zeros(6).double(), S)
+        evidence += normal.log_prob(targets[:, c]).item()
+        K_ti, K_tt = all_points[6:, :6], all_points[6:, 6:]
+        close(q.mean[:, c], K_ti @ torch.linalg.solve(S, targets[:, c]), 1e-9)
+        close(q.var[:, c], (K_tt - K_ti @ torch.linalg.solve(S, K_ti.mT)).diagonal(), 1e-9)
+    assert model.objective().total.item() == pytest.approx(evidence / 6, rel=1e-9)
+
 
 @pytest.mark.parametrize("name", [*KERNEL_STEPS, "linear"])
 def test_kernels_of_pairs_are_those_of_one_matrix(name):
@@ -403,7 +476,7 @@ def test_the_evidence_is_that_of_a_multivariate_normal():
 
 
 @both
-@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical", "dirichlet"])
 @pytest.mark.parametrize("divergence", ["exact", "taylor"])
 def test_gradients_of_the_objective_are_right(data, likelihood, divergence):
     x = rows(4) if data is rows else images(2, channels=6, space=(2, 3))
@@ -527,8 +600,7 @@ def test_gradient_descent_reaches_the_deep_linear_optimum(C, nu, L, noise_var, s
     best = linear_model(x, y, nu, L, noise_var)
     noise_var = best.likelihood.noise_var.item() if noise_var > NO_NOISE else 0.0
     optimum = deep_linear_optimum(best.gram_matrices()["input"], y, nu, L, noise_var)
-    for layer, G in zip(best.layers.values(), optimum, strict=True):
-        layer.gram.set_to_(G)
+    best.initialise_(dict(zip(best.layers, optimum, strict=True)))
     terms = best.objective()
     terms.total.backward()
     for parameter in best.layers.parameters():

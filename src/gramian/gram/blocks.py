@@ -32,7 +32,7 @@ class GramBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Marginals:
-    """q(f) of each data point: independent Gaussians that share one variance over the outputs."""
+    """q(f) of each data point: independent Gaussians, as a rule of one variance for all outputs."""
 
     mean: Float[Tensor, "B C"]
-    var: Float[Tensor, "B 1"]
+    var: Float[Tensor, "B #C"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from gramian.gram.blocks import Marginals
 from gramian.gram.errors import within
 from gramian.gram.full_blocks import FullBlocks, pool_data, pool_inducing
 from gramian.nn.checks import check_features
-from gramian.nn.exact_gp import ExactGP
+from gramian.nn.exact_gp import ExactGP, dirichlet_targets
 from gramian.nn.full_rank_config import (
     FullRankConfig,
     check_memory,
@@ -23,7 +23,7 @@ from gramian.nn.full_rank_config import (
 )
 from gramian.nn.full_rank_layer import FullRankLayer, FullRankState
 from gramian.nn.inputs import divided_by_lengthscales, log_lengthscales
-from gramian.nn.likelihoods import Gaussian, draw_noise
+from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class FullRankModel(nn.Module):
     """Training data → (kernel → Γ → Gram layer) × num_layers → SpatialPool → kernel → output.
 
     One recursion for images and for rows, which are images of one pixel. Like an exact Gaussian
-    process it owns its training data, and it has their dtype and device. A Gaussian output is
-    integrated out in closed form (``ExactGP``); a categorical one has q(f_c) = N(μ_c, A).
+    process it owns its training data, and it has their dtype and device. The output is integrated
+    out in closed form (``ExactGP``), but for the categorical one: it has q(f_c) = N(μ_c, A).
 
     Args:
         x: training data, floating point, with the axes that the class names.
@@ -88,11 +88,14 @@ class FullRankModel(nn.Module):
         for number, conv in enumerate(config.convolutions(space), start=1):
             space = None if conv is None else conv.output_space
             gram = config.build_gram(P * num_pixels(space))
-            layers[f"layer{number}"] = FullRankLayer(config.build_kernel(), conv, gram)
+            layers[f"layer{number}"] = FullRankLayer(
+                config.build_kernel(), conv, gram, config.relative
+            )
         self.num_pixels = num_pixels(space)  # that are pooled
         self.layers = nn.ModuleDict(layers)
         self.kernel = config.build_kernel()
-        self.output = None if config.likelihood == "gaussian" else config.build_output(P, C)
+        variational = config.likelihood == "categorical"
+        self.output = config.build_output(P, C) if variational else None
         self.likelihood = config.build_likelihood(C)
         self.to(dtype=x.dtype, device=x.device)
         self.register_buffer("train_inputs", x.detach().clone())
@@ -108,7 +111,7 @@ class FullRankModel(nn.Module):
         chain, y = self.inducing_chain(), self.train_targets
         kl = {f"{name}.gram": state.kl for name, state in chain.layers.items()}
         with within("output"):
-            if self.output is None or isinstance(self.likelihood, Gaussian):
+            if self.output is None:
                 log_lik = self._exact_gp(chain).log_evidence / len(y)
                 return FullRankTerms(log_lik, kl, len(y))
             if noise is None:
@@ -116,6 +119,7 @@ class FullRankModel(nn.Module):
                     "the categorical likelihood needs noise: pass model.draw_samples(generator)"
                 )
             _, kl["output"] = self.output.inducing(chain.top_ii)
+        assert isinstance(self.likelihood, Categorical)
         var = self.output.q_cov.factor.square().sum(1, keepdim=True)  # diag A
         q = Marginals(self.output.q_mean, var)
         return FullRankTerms(self.likelihood.expected_log_prob(q, y, noise).mean(), kl, len(y))
@@ -178,12 +182,16 @@ class FullRankModel(nn.Module):
         return draw_noise(self.likelihood.num_samples, shape, generator, dtype)
 
     @torch.no_grad()
-    def initialise_(self) -> None:
-        """Start each G, and A, at the kernel it meets, and μ at 0: the NNGP. Nothing is random."""
+    def initialise_(self, grams: Mapping[str, Tensor] | None = None) -> None:
+        """Start each G, and A, at the kernel it meets, and μ at 0: the NNGP. Nothing is random.
+
+        Args:
+            grams: start values for the G of some layers, by name; not of a model with ν = ∞.
+        """
         ii = self._input_gram()
         for name, layer in self._named_layers():
             with within(name):
-                ii = layer.start_gram_(ii)
+                ii = layer.start_gram_(ii, (grams or {}).get(name))
         if self.output is not None:
             self.output.q_mean.zero_()
             K_ii = self.kernel.inducing(pool_inducing(ii, self.num_pixels))
@@ -201,8 +209,13 @@ class FullRankModel(nn.Module):
         return divided_by_lengthscales(points, self.log_lengthscales)
 
     def _exact_gp(self, chain: FullRankChain) -> ExactGP:
-        assert isinstance(self.likelihood, Gaussian)
-        return ExactGP.condition(chain.top_ii, self.train_targets, self.likelihood.noise_var)
+        y = self.train_targets
+        if isinstance(self.likelihood, Gaussian):
+            return ExactGP.condition(chain.top_ii, y, self.likelihood.noise_var)
+        alpha, dtype = self.config.alpha, self.train_inputs.dtype
+        return ExactGP.condition(
+            chain.top_ii, *dirichlet_targets(y, self.num_outputs, alpha, dtype)
+        )
 
     def _named_layers(self) -> Iterator[tuple[str, FullRankLayer]]:
         for name, layer in self.layers.items():

@@ -23,7 +23,7 @@ from gramian.nn.kernels import KERNELS, Kernel, Linear
 from gramian.nn.likelihoods import Categorical, Estimator, Gaussian
 from gramian.nn.output import GPOutput
 
-FullRankLikelihood = Literal["gaussian", "categorical"]
+FullRankLikelihood = Literal["gaussian", "categorical", "dirichlet"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +37,15 @@ class FullRankConfig(KernelConfig):
         num_layers: Gram layers. None at all is a Gaussian process with this kernel.
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity is the NNGP.
         divergence: of the Gram layers, and of the categorical output.
+        relative: learn each G in coordinates of the kernel it meets (see ``FullRankLayer``), which
+            training wants; otherwise G itself, by its factor, as the inducing-point models do.
         lengthscales: learned scales of the features (channels of images): none, one, or one each.
-        likelihood: ``gaussian`` with the output in closed form, ``categorical`` by variational
-            inference.
-        num_classes: C of the categorical likelihood; None for the largest label plus 1.
+        likelihood: ``gaussian`` with the output in closed form; for classes, ``categorical`` by
+            variational inference, or ``dirichlet``, a regression in closed form.
+        num_classes: C of a classification; None for the largest label plus 1.
+        alpha: of the Dirichlet distributions, which have 1 + α for the label and α elsewhere.
         noise_var: start value of the Gaussian likelihood's variance σ².
-        num_samples: Monte-Carlo samples of the categorical likelihood.
+        num_samples: Monte-Carlo samples of a softmax.
         estimator: of the categorical expected log-likelihood.
         filter_size: f of the convolutions, odd. Images only.
         strides: of the convolutions, one a layer; () for 1 in all layers. Images only.
@@ -52,9 +55,11 @@ class FullRankConfig(KernelConfig):
     num_layers: int = 1
     nu: float = 1.0
     divergence: Divergence = "exact"
+    relative: bool = True
     lengthscales: Lengthscales = "none"
     likelihood: FullRankLikelihood = "gaussian"
     num_classes: int | None = None
+    alpha: float = 0.01
     noise_var: float = 0.1
     num_samples: int = 1000
     estimator: Estimator = "exact"
@@ -74,8 +79,9 @@ class FullRankConfig(KernelConfig):
             )
         if self.num_classes is not None and self.num_classes < 2:
             raise ValueError(f"num_classes must be 2 or more, or None, got {self.num_classes}")
-        if not 0 < self.noise_var < math.inf:
-            raise ValueError(f"noise_var must be positive, got {self.noise_var}")
+        for name in ("noise_var", "alpha"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if self.filter_size < 1 or self.filter_size % 2 == 0:
             raise ValueError(f"filter_size must be odd, to have a centre, got {self.filter_size}")
         if self.strides and (len(self.strides) != self.num_layers or min(self.strides) < 1):
@@ -98,7 +104,7 @@ class FullRankConfig(KernelConfig):
         match self.likelihood:
             case "gaussian":
                 return Gaussian(self.noise_var)
-            case "categorical":
+            case "categorical" | "dirichlet":
                 return Categorical(num_outputs, self.num_samples, self.estimator)
             case _:
                 assert_never(self.likelihood)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional
+from gramian.gram.divergence import gaussian_divergence
 from gramian.gram.full_blocks import FullBlocks, PairConvolution, condition_full
+from gramian.gram.linalg import cholesky, solve_lower
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.kernels import Kernel
 
@@ -38,21 +40,39 @@ class FullRankLayer(nn.Module):
         G_tt = K_ti K_ii⁻¹ G_ii K_ii⁻¹ K_it + K_tt − K_ti K_ii⁻¹ K_it
 
     With ν = ∞ there is nothing to learn and nothing to factorise: G = K.
+
+    Args:
+        kernel: K(·).
+        conv: Γ; None for rows.
+        gram: holds the learned matrix, ν and D.
+        relative: the learned matrix is S Sᵀ in G = L_K S Sᵀ L_Kᵀ, K = L_K L_Kᵀ, instead of G. The
+            same objective in better coordinates: G follows when the kernel moves.
     """
 
-    def __init__(self, kernel: Kernel, conv: PairConvolution | None, gram: GramLayer) -> None:
+    def __init__(
+        self, kernel: Kernel, conv: PairConvolution | None, gram: GramLayer, relative: bool
+    ) -> None:
         super().__init__()
         self.kernel = kernel
         self.conv = conv
         self.gram = gram
+        self.relative = relative
 
     def inducing(self, G_ii: Float[Tensor, "N N"]) -> FullRankState:
         """The training points through the layer."""
         phi_ii = self.kernel.inducing(G_ii)
         K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
-        if self.gram.inducing_gram is None:
+        nu, learned = self.gram.nu, self.gram.inducing_gram
+        if learned is None:
             return FullRankState(phi_ii, K_ii, None, K_ii.new_zeros(()))
-        return FullRankState(phi_ii, K_ii, *self.gram.inducing(K_ii))
+        if not self.relative:
+            return FullRankState(phi_ii, K_ii, *self.gram.inducing(K_ii))
+        L_K, S = cholesky(K_ii, what="K_ii"), learned.factor
+        L_G = L_K @ S
+        kl = K_ii.new_zeros(())
+        if nu > 0:
+            kl = nu * gaussian_divergence(self.gram.divergence, K_ii, L_K, L_G)
+        return FullRankState(phi_ii, K_ii, Conditional(L_K, L_G, S, 0.0, L_G @ L_G.mT), kl)
 
     def data(self, G: FullBlocks, state: FullRankState) -> FullBlocks:
         """New data through the layer."""
@@ -65,10 +85,18 @@ class FullRankLayer(nn.Module):
         checked, _ = self.gram.variance_check(g_tt)
         return FullBlocks(G.ii, G.ti, G.tt + (checked - g_tt).diag_embed())
 
-    def start_gram_(self, G_ii: Float[Tensor, "N N"]) -> Float[Tensor, "n n"]:
-        """Start G_ii at the kernel K_ii that the layer meets, and return it."""
+    def start_gram_(
+        self, G_ii: Float[Tensor, "N N"], new: Float[Tensor, "n n"] | None
+    ) -> Float[Tensor, "n n"]:
+        """Start at ``new``, or at the kernel K_ii that the layer meets, and return it."""
         phi_ii = self.kernel.inducing(G_ii)
-        self.gram.set_to_(phi_ii if self.conv is None else self.conv.inducing(phi_ii))
+        K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+        G = K_ii if new is None else new
+        if self.relative:
+            L_K = cholesky(K_ii, what="K_ii")
+            self.gram.set_to_(solve_lower(L_K, solve_lower(L_K, G).mT))  # S Sᵀ = L_K⁻¹ G L_K⁻ᵀ
+        else:
+            self.gram.set_to_(G)
         return self.inducing(G_ii).ii
 
 

@@ -1,0 +1,108 @@
+"""Training of models without inducing points: L-BFGS on all data at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from gramian.gram.errors import NumericalError
+from gramian.nn.full_rank import FullRankModel
+
+log = logging.getLogger(__name__)
+
+PAIRS = 10
+"""Steps that L-BFGS remembers, each as two vectors of all parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How a search went."""
+
+    objectives: list[float]  # at the start, and after each iteration
+    converged: bool
+    message: str
+
+
+def maximise_(
+    model: FullRankModel,
+    noise: Tensor | None = None,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-7,
+    on_iteration: Callable[[int, float], None] | None = None,
+) -> Search:
+    """Move the parameters that require a gradient to where the objective is largest.
+
+    The objective must be the same at every call, so a categorical model keeps its ``noise``. A
+    trial step into a region without a Cholesky factor counts as bad and is shortened. Whatever
+    ends the search (Ctrl-C, an error), the model is left at the best parameters that were found.
+
+    Args:
+        model: started, see ``initialise_``.
+        noise: ``model.draw_samples(generator)``, for the categorical likelihood only.
+        max_iter: most iterations; an iteration is one evaluation, seldom a few.
+        tol: stop when an iteration raises the objective by less, relative to it if it is above 1.
+        on_iteration: called with the number of the iteration and the objective.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    best, lowest, worst = parameters_to_vector(parameters).detach().clone(), np.inf, -np.inf
+    objectives: list[float] = []
+
+    def loss(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        nonlocal best, lowest, worst
+        point = torch.from_numpy(vector).to(best)
+        vector_to_parameters(point, parameters)
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            value = -model.objective(noise).total
+            value.backward()
+            gradient = parameters_to_vector([_gradient(p) for p in parameters]).double().cpu()
+            if not (value.isfinite() and gradient.isfinite().all()):
+                raise FloatingPointError(f"the objective is {-value.item()}, or its gradient is")
+        except (NumericalError, FloatingPointError) as error:
+            if not objectives:
+                raise
+            log.debug("a trial step was too long: %s", error)
+            return worst + 1.0, np.zeros_like(vector)
+        result = value.item()
+        worst = max(worst, result)
+        if result < lowest:
+            best, lowest = point.clone(), result
+        if not objectives:
+            objectives.append(-result)
+        return result, gradient.numpy()
+
+    def after(_: NDArray[np.float64]) -> None:
+        objectives.append(-lowest)
+        if on_iteration is not None:
+            on_iteration(len(objectives) - 1, -lowest)
+
+    if not parameters:
+        raise ValueError("nothing to train: no parameter requires a gradient")
+    try:
+        found = minimize(
+            loss,
+            best.double().cpu().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            callback=after,
+            options={"maxiter": max_iter, "maxcor": PAIRS, "ftol": tol, "gtol": 1e-9},
+        )
+    finally:
+        vector_to_parameters(best, parameters)
+        for parameter in parameters:
+            parameter.grad = None
+    return Search(objectives, bool(found.success), str(found.message))
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
