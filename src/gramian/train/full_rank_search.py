@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -102,6 +103,43 @@ def maximise_(
         for parameter in parameters:
             parameter.grad = None
     return Search(objectives, bool(found.success), str(found.message))
+
+
+def maximise_from_nngp_(
+    model: FullRankModel,
+    noise: Tensor | None = None,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-7,
+    on_iteration: Callable[[int, float], None] | None = None,
+) -> Search:
+    """Start at the best NNGP, the same model with ν = ∞, and go on from there with all parameters.
+
+    Cheap, because nothing of the NNGP is learned but its kernels, and from there the objective can
+    only rise. The arguments are those of ``maximise_``; each of the two searches may have
+    ``max_iter`` iterations, and the result tells of both.
+    """
+    config = replace(model.config, nu=math.inf)
+    nngp = type(model)(model.train_inputs, model.train_targets, config)
+    common = nngp.state_dict().keys()
+    nngp.load_state_dict({name: model.state_dict()[name] for name in common})
+    nngp.initialise_()
+    first = maximise_(nngp, noise, max_iter=max_iter, tol=tol, on_iteration=on_iteration)
+    model.load_state_dict(nngp.state_dict(), strict=False)
+    if model.config.nu == math.inf:
+        return first
+    model.initialise_()
+    if model.output is not None and nngp.output is not None:
+        model.output.load_state_dict(nngp.output.state_dict())
+    done = len(first.objectives)
+
+    def go_on(iteration: int, objective: float) -> None:
+        if on_iteration is not None:
+            on_iteration(done - 1 + iteration, objective)
+
+    second = maximise_(model, noise, max_iter=max_iter, tol=tol, on_iteration=go_on)
+    objectives = [*first.objectives, *second.objectives[1:]]
+    return Search(objectives, second.converged, second.message)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
