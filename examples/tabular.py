@@ -31,15 +31,15 @@ try:
 except ImportError:
     gpytorch = None
 
-NUM_INDUCING, STEPS = 100, 400
+NUM_INDUCING = 100
 Prediction = tuple[np.ndarray, np.ndarray]  # mean and standard deviation
 
 
-def svgp(x: Any, y: Any, x_test: Any, num_classes: int) -> Any:
+def svgp(x: Any, y: Any, x_test: Any, num_classes: int, steps: int = 400) -> Any:
     """GPyTorch's sparse variational Gaussian process, one lengthscale a feature.
 
     RBF kernel, NUM_INDUCING learned inducing points that start at random rows, Adam with rate 0.05
-    for STEPS steps on all data. Returns class probabilities, or mean and deviation.
+    for ``steps`` steps on all data. Returns class probabilities, or mean and deviation.
     """
     torch.manual_seed(0)
     X, T = torch.tensor(x), torch.tensor(x_test)
@@ -77,7 +77,7 @@ def svgp(x: Any, y: Any, x_test: Any, num_classes: int) -> Any:
     parameters = [*model.parameters(), *likelihood.parameters()]
     optimiser = torch.optim.Adam(parameters, 0.05)
     with gpytorch.settings.num_likelihood_samples(32):
-        for _ in range(STEPS):
+        for _ in range(steps):
             optimiser.zero_grad()
             loss = -elbo(model(X), targets)
             loss.backward()
