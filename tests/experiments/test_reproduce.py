@@ -40,6 +40,15 @@ def plan(tmp_path, name="table1", **changes) -> Plan:
     return Plan(table=TABLES[name], changes=small, output=tmp_path, **settings)
 
 
+def test_what_a_user_changes_is_in_the_settings_and_in_the_name_of_the_folder():
+    headline = TABLES["table3"].headline("small")
+    changes = Changes(epochs=3, train_size=60, precision="tf32-emulated", batch_size=16)
+    changed = changes.apply(headline)
+    expected = {"max_epochs": 3, "train_size": 60, "precision": "tf32-emulated", "batch_size": 16}
+    assert changed == replace(headline, **expected)
+    assert changes.suffix() == "-60points-3epochs-batch16-tf32-emulated"
+
+
 # ---- the registry ----
 
 

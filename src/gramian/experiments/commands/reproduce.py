@@ -29,7 +29,7 @@ SEEDS = {"small": 3, "paper": 4}  # the paper has 4
 def run(words: Sequence[str]) -> None:
     """List the experiments, or run one."""
     options = reproduce_parser().parse_args(list(words))
-    for name in ("seeds", "epochs", "train_size", "jobs"):
+    for name in ("seeds", "epochs", "train_size", "batch_size", "jobs"):
         if (value := options[name]) is not None and value < 1:
             raise ConfigError(f"--{name} must be positive, got {value}")
     if options.name == "list":
@@ -65,6 +65,7 @@ def reproduce_parser() -> ArgumentParser:
     parser.add_argument("--epochs", type=int | None, help="instead of the scale's own")
     parser.add_argument("--data", type=str | None, help="another data set, by name or path")
     parser.add_argument("--train_size", type=int | None, help="use only so many training points")
+    parser.add_argument("--batch_size", type=int | None, help="of the kernel machines")
     parser.add_argument("--data_dir", type=str | None, help="where data sets are stored")
     parser.add_argument("--precision", type=Precision | None, help="instead of the scale's own")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
@@ -80,7 +81,12 @@ def run_table(options: Namespace, words: Sequence[str]) -> None:
         scale=options.scale,
         seeds=options.seeds or SEEDS[options.scale],
         changes=Changes(
-            options.epochs, options.data, options.train_size, options.data_dir, options.precision
+            options.epochs,
+            options.data,
+            options.train_size,
+            options.data_dir,
+            options.precision,
+            options.batch_size,
         ),
         output=Path(options.output),
         only=tuple(options.only.split(",")) if options.only else (),
@@ -103,7 +109,7 @@ def run_conditions(options: Namespace) -> None:
     """Train the toy for each curve, and draw the figure."""
     from gramian.experiments.conditions.run import run_figure
 
-    for name in ("seeds", "seed", "only", "data", "train_size", "precision"):
+    for name in ("seeds", "seed", "only", "data", "train_size", "batch_size", "precision"):
         if options[name] is not None:
             raise ConfigError(f"--{name} is for tables; figures have data and seeds of their own")
     suffix = f"-{options.epochs}epochs" if options.epochs else ""

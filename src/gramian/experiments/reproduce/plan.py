@@ -33,6 +33,7 @@ class Changes:
     train_size: int | None = None
     data_dir: str | None = None
     precision: str | None = None
+    batch_size: int | None = None
 
     def apply(self, headline: TrainConfig) -> TrainConfig:
         """The changed headline."""
@@ -41,6 +42,7 @@ class Changes:
             "data": self.data,
             "data_dir": self.data_dir,
             "precision": self.precision,
+            "batch_size": self.batch_size,
         }
         chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.data is not None or self.train_size is not None:
@@ -53,6 +55,7 @@ class Changes:
             Path(self.data).stem if self.data is not None else "",
             f"{self.train_size}points" if self.train_size is not None else "",
             f"{self.epochs}epochs" if self.epochs is not None else "",
+            f"batch{self.batch_size}" if self.batch_size is not None else "",
             self.precision or "",
         ]
         return "".join(f"-{part}" for part in parts if part)
