@@ -20,13 +20,14 @@ from typing import Any
 import gpytorch  # type: ignore[import-untyped]
 import numpy as np
 import torch
+from linear_operator.utils.errors import NanError, NotPSDError  # type: ignore[import-untyped]
 from tabular import svgp
 
 from gramian.nn.full_rank import FullRankDKM
 from gramian.nn.full_rank_config import FullRankConfig
 from gramian.nn.kernels import Jitter
 from gramian.train.estimators import DKMRegressor
-from gramian.train.full_rank_search import maximise_from_nngp_
+from gramian.train.full_rank_search import maximise_from_nngp_, search_
 
 Array = np.ndarray[Any, Any]
 Prediction = tuple[Array, Array]  # mean and standard deviation
@@ -41,7 +42,7 @@ SKRS: list[Choice] = [
 
 
 def exact_gp(x: Array, y: Array, x_test: Array, choice: Choice) -> Prediction:
-    """GPyTorch's exact Gaussian process with a constant mean, by L-BFGS."""
+    """GPyTorch's exact Gaussian process with a constant mean; the search is that of our models."""
     X, Y, T = map(torch.tensor, (x, y, x_test))
     least = gpytorch.constraints.GreaterThan(1e-6)  # below GPyTorch's 1e-4, which yacht runs into
     likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=least)
@@ -60,16 +61,15 @@ def exact_gp(x: Array, y: Array, x_test: Array, choice: Choice) -> Prediction:
     model = Model().double()
     likelihood.noise = 0.1
     evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
-    search = torch.optim.LBFGS(model.parameters(), max_iter=200, line_search_fn="strong_wolfe")
 
-    def loss() -> Any:
-        search.zero_grad()
-        value = -evidence(model(X), Y)
-        value.backward()
-        return value
+    def objective() -> Any:
+        try:
+            return evidence(model(X), Y)
+        except (NanError, NotPSDError) as error:
+            raise FloatingPointError(error) from error
 
     with gpytorch.settings.fast_computations(False, False, False):
-        search.step(loss)
+        search_(list(model.parameters()), objective, max_iter=200, tol=1e-7)
         model.eval()
         likelihood.eval()
         with torch.no_grad():

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gramian.gram.errors import NumericalError
@@ -42,18 +43,40 @@ def maximise_(
 ) -> Search:
     """Move the parameters that require a gradient to where the objective is largest.
 
-    The objective must be the same at every call, so a categorical model keeps its ``noise``. A
-    trial step into a region without a Cholesky factor counts as bad and is shortened. Whatever
-    ends the search (Ctrl-C, an error), the model is left at the best parameters that were found.
-
     Args:
         model: started, see ``initialise_``.
-        noise: ``model.draw_samples(generator)``, for the categorical likelihood only.
+        noise: ``model.draw_samples(generator)``, for the categorical likelihood only: the objective
+            must be the same function at every call.
         max_iter: most iterations; an iteration is one evaluation, seldom a few.
         tol: stop when an iteration raises the objective by less, relative to it if it is above 1.
         on_iteration: called with the number of the iteration and the objective.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    return search_(
+        parameters,
+        lambda: model.objective(noise).total,
+        max_iter=max_iter,
+        tol=tol,
+        on_iteration=on_iteration,
+    )
+
+
+def search_(
+    parameters: Sequence[nn.Parameter],
+    objective: Callable[[], Tensor],
+    *,
+    max_iter: int,
+    tol: float,
+    on_iteration: Callable[[int, float], None] | None = None,
+) -> Search:
+    """L-BFGS for any objective of any parameters.
+
+    A trial step to where the objective raises NumericalError or FloatingPointError, or is not
+    finite, counts as bad and is shortened. Whatever ends the search (Ctrl-C, an error), the
+    parameters are left at the best values that were found.
+    """
+    if not parameters:
+        raise ValueError("nothing to train: no parameter requires a gradient")
     best, lowest, worst = parameters_to_vector(parameters).detach().clone(), np.inf, -np.inf
     objectives: list[float] = []
 
@@ -64,7 +87,7 @@ def maximise_(
         for parameter in parameters:
             parameter.grad = None
         try:
-            value = -model.objective(noise).total
+            value = -objective()
             value.backward()
             gradient = parameters_to_vector([_gradient(p) for p in parameters]).double().cpu()
             if not (value.isfinite() and gradient.isfinite().all()):
@@ -87,8 +110,6 @@ def maximise_(
         if on_iteration is not None:
             on_iteration(len(objectives) - 1, -lowest)
 
-    if not parameters:
-        raise ValueError("nothing to train: no parameter requires a gradient")
     try:
         found = minimize(
             loss,
@@ -120,7 +141,8 @@ def maximise_from_nngp_(
     ``max_iter`` iterations, and the result tells of both.
     """
     config = replace(model.config, nu=math.inf)
-    nngp = type(model)(model.train_inputs, model.train_targets, config)
+    # it needs less memory than the model, which was let in
+    nngp = type(model)(model.train_inputs, model.train_targets, config, memory=sys.maxsize)
     common = nngp.state_dict().keys()
     nngp.load_state_dict({name: model.state_dict()[name] for name in common})
     nngp.initialise_()
