@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from gramian.gram.skr import SKR as SKR
     from gramian.nn.conv_dkm import ConvDKM as ConvDKM
     from gramian.nn.conv_dkm import ConvDKMConfig as ConvDKMConfig
+    from gramian.nn.deep_linear import deep_linear_optimum as deep_linear_optimum
     from gramian.nn.dense_dkm import DenseDKM as DenseDKM
     from gramian.nn.dense_dkm import DenseDKMConfig as DenseDKMConfig
     from gramian.nn.frozen import FrozenDKM as FrozenDKM
+    from gramian.nn.full_rank import FullRankConvDKM as FullRankConvDKM
+    from gramian.nn.full_rank import FullRankDKM as FullRankDKM
+    from gramian.nn.full_rank import FullRankTerms as FullRankTerms
+    from gramian.nn.full_rank_config import FullRankConfig as FullRankConfig
     from gramian.nn.kernels import KERNELS as KERNELS
     from gramian.nn.kernels import Jitter as Jitter
     from gramian.nn.kernels import Kernel as Kernel
@@ -29,6 +34,10 @@ if TYPE_CHECKING:
     from gramian.nn.network import NetworkConfig as NetworkConfig
     from gramian.nn.norm import NormChoice as NormChoice
     from gramian.nn.result import DKMResult as DKMResult
+    from gramian.train.estimators.full_rank import FullRankDKMClassifier as FullRankDKMClassifier
+    from gramian.train.estimators.full_rank import FullRankDKMRegressor as FullRankDKMRegressor
+    from gramian.train.estimators.full_rank import NNGPClassifier as NNGPClassifier
+    from gramian.train.estimators.full_rank import NNGPRegressor as NNGPRegressor
     from gramian.train.estimators.images import ConvDKMClassifier as ConvDKMClassifier
     from gramian.train.estimators.tables import DKMClassifier as DKMClassifier
     from gramian.train.estimators.tables import DKMRegressor as DKMRegressor
@@ -52,11 +61,19 @@ _HOME = {
     "DenseDKM": "nn.dense_dkm",
     "DenseDKMConfig": "nn.dense_dkm",
     "FrozenDKM": "nn.frozen",
+    "FullRankConfig": "nn.full_rank_config",
+    "FullRankConvDKM": "nn.full_rank",
+    "FullRankDKM": "nn.full_rank",
+    "FullRankDKMClassifier": "train.estimators.full_rank",
+    "FullRankDKMRegressor": "train.estimators.full_rank",
+    "FullRankTerms": "nn.full_rank",
     "Gaussian": "nn.likelihoods",
     "GramBlocks": "gram.blocks",
     "Jitter": "nn.kernels",
     "Kernel": "nn.kernels",
     "Marginals": "gram.blocks",
+    "NNGPClassifier": "train.estimators.full_rank",
+    "NNGPRegressor": "train.estimators.full_rank",
     "NegativeVarianceError": "gram.errors",
     "Network": "nn.network",
     "NetworkConfig": "nn.network",
@@ -66,6 +83,7 @@ _HOME = {
     "Predictor": "train.predictor",
     "Terms": "train.objective",
     "VarianceCheck": "gram.conditional",
+    "deep_linear_optimum": "nn.deep_linear",
     "objective": "train.objective",
 }
 

@@ -80,7 +80,7 @@ class FullRankModel(nn.Module):
         super().__init__()
         C = check_training_data(x, y, self.axes, config)
         P, space = len(x), (x.shape[2], x.shape[3]) if len(self.axes) == 4 else None
-        check_memory(config, x, space, memory)
+        check_memory(config, x, space, C, memory)
         self.config = config
         self.num_outputs = C
         self.log_lengthscales = log_lengthscales(config.lengthscales, x.shape[1])
@@ -118,10 +118,9 @@ class FullRankModel(nn.Module):
                 raise ValueError(
                     "the categorical likelihood needs noise: pass model.draw_samples(generator)"
                 )
-            _, kl["output"] = self.output.inducing(chain.top_ii)
+            state, kl["output"] = self.output.inducing(chain.top_ii)
         assert isinstance(self.likelihood, Categorical)
-        var = self.output.q_cov.factor.square().sum(1, keepdim=True)  # diag A
-        q = Marginals(self.output.q_mean, var)
+        q = self.output.at_inducing(state)
         return FullRankTerms(self.likelihood.expected_log_prob(q, y, noise).mean(), kl, len(y))
 
     def predict(self, x: Tensor, chain: FullRankChain | None = None) -> Marginals:
@@ -193,10 +192,9 @@ class FullRankModel(nn.Module):
             with within(name):
                 ii = layer.start_gram_(ii, (grams or {}).get(name))
         if self.output is not None:
-            self.output.q_mean.zero_()
             K_ii = self.kernel.inducing(pool_inducing(ii, self.num_pixels))
             with within("output"):
-                self.output.q_cov.set_to_(K_ii, what="K_ii")
+                self.output.start_at_prior_(K_ii)
         self.initialised.fill_(True)
 
     def _input_gram(self) -> Float[Tensor, "N N"]:

@@ -21,7 +21,7 @@ from gramian.nn.inputs import Lengthscales
 from gramian.nn.kernel_config import KernelConfig
 from gramian.nn.kernels import KERNELS, Kernel, Linear
 from gramian.nn.likelihoods import Categorical, Estimator, Gaussian
-from gramian.nn.output import GPOutput
+from gramian.nn.output import GPOutput, RelativeOutput
 
 FullRankLikelihood = Literal["gaussian", "categorical", "dirichlet"]
 
@@ -37,8 +37,8 @@ class FullRankConfig(KernelConfig):
         num_layers: Gram layers. None at all is a Gaussian process with this kernel.
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity is the NNGP.
         divergence: of the Gram layers, and of the categorical output.
-        relative: learn each G in coordinates of the kernel it meets (see ``FullRankLayer``), which
-            training wants; otherwise G itself, by its factor, as the inducing-point models do.
+        relative: learn each G, and q of classes, in coordinates of the kernel that it meets (see
+            ``FullRankLayer``), which a search wants; otherwise as the inducing-point models do.
         lengthscales: learned scales of the features (channels of images): none, one, or one each.
         likelihood: ``gaussian`` with the output in closed form; for classes, ``categorical`` by
             variational inference, or ``dirichlet``, a regression in closed form.
@@ -111,7 +111,7 @@ class FullRankConfig(KernelConfig):
 
     def build_output(self, num_data: int, num_outputs: int) -> GPOutput:
         """The output of a categorical model: q(f_c) = N(μ_c, A), its KL summed over the classes."""
-        return GPOutput(
+        return (RelativeOutput if self.relative else GPOutput)(
             num_data,
             num_outputs,
             self.divergence,
@@ -159,18 +159,32 @@ def num_pixels(space: tuple[int, int] | None) -> int:
     return 1 if space is None else space[0] * space[1]
 
 
-KERNEL, LEARNED, OUTPUT, WORK = 8, 12, 9, 24
-"""Numbers of matrices. A kernel keeps KERNEL for its gradient (the most of all kernels), a Gram
-layer LEARNED and an output OUTPUT, four of them the parameters, their gradients and Adam's two
-moments (counted with autograd's hooks); WORK are temporary (a process's peak, less the others)."""
+HEAP_BLOCK, GAPS = 2**25, 2.3
+"""The C library has tensors below 32 MiB in one heap, where the gaps between them add up to more
+than the tensors themselves (measured: 1.7 to 3 times the tensors, with version 2.36), and gives
+each larger one back to the system when it is freed."""
+
+KERNEL_COST = {
+    "linear": (1, 24),
+    "squared_exponential": (2, 45),
+    "normalized_gaussian": (2, 46),
+    "matern32": (4, 81),
+    "matern52": (5, 100),
+    "arc_cosine": (6, 148),
+}
+"""Matrices that a kernel keeps for its gradient, and its passes; another kernel has the most."""
+
+PAIRS = 10
+"""Steps that L-BFGS remembers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step of training needs: the objective, its gradient, and Adam."""
+    """What training needs: memory in all, and work an iteration (objective, gradient, L-BFGS)."""
 
-    bytes: int
-    flops: int
+    bytes: int  # besides the program's own, before there is a model
+    flops: int  # of matrix products, Cholesky factors and triangular solves
+    passes: int  # numbers that all other operations read or write
 
 
 def estimate(
@@ -178,37 +192,85 @@ def estimate(
     num_data: int,
     space: tuple[int, int] | None = None,
     dtype: torch.dtype = torch.float64,
+    num_outputs: int | None = None,
 ) -> Cost:
-    """Memory and operations for P training images of ``space`` = (H, W) pixels, or P rows.
+    """The cost of ``maximise_`` for P training images of ``space`` = (H, W) pixels, or P rows.
 
-    With N_ℓ = P·H_ℓ·W_ℓ points in the Gram matrix of layer ℓ, f × f filters, b bytes a number:
+    N_ℓ = P·H_ℓ·W_ℓ points are in the Gram matrix of layer ℓ. The n = Σ_ℓ N_ℓ² parameters (and
+    P² + P·C of a categorical output with its S·P·C samples) are kept in 2·PAIRS + 16 vectors of
+    float64. A kernel keeps k matrices and takes c passes (``KERNEL_COST``); b bytes a number:
 
-        bytes = b · (Σ_ℓ (KERNEL·N_{ℓ−1}² + LEARNED·N_ℓ²) + (KERNEL + OUTPUT)·P² + WORK·N_0²)
-        flops = Σ_ℓ (4f·N_{ℓ−1}² + 13·N_ℓ³) + 13·P³
+        bytes  = 8 (2·PAIRS + 16) n + b g (Σ_ℓ (k N_{ℓ−1}² + 4 N_ℓ²) + k P² + max(5 N_0², o P²))
+        flops  = Σ_ℓ 61/3 N_ℓ³ + u P³
+        passes = Σ_ℓ (c N_{ℓ−1}² + (55 + 18 + 16 f) N_ℓ²) + (c + v) P² + 25·PAIRS·n
 
-    13 N³ is a Cholesky factor (⅓), two triangular solves (1 each) and a product (2), and twice as
-    much again for the gradient; 4f N² are the sums of Γ. For ν = ∞, LEARNED and 13·N_ℓ³ are 0.
+    with o, u, v = 7, 13/3, 24 for a Gaussian output, 10, 28/3, 78 for a categorical one, and C
+    times 6, 13/3, 21 for a Dirichlet one. g is GAPS for small matrices, or 1. A Cholesky factor
+    with its gradient is 13/3 N³, a product 6 N³, a triangular solve 4 N³; 18 + 16 f is for f × f
+    filters. Without ``relative`` 46/3 replaces 61/3. For ν = ∞, a layer has only k, c and f. The
+    vectors count as the rest does, although with a GPU they are in the host's memory.
+
+    Args:
+        config: the settings.
+        num_data: P.
+        space: (H, W) of images, None for rows.
+        dtype: of the data.
+        num_outputs: C; None for ``config.num_classes``, or 1.
     """
-    P, learned = num_data, config.nu < math.inf
+    P, C, b = num_data, num_outputs or config.num_classes or 1, dtype.itemsize
+    learned, (kept, kernel_passes) = config.nu < math.inf, _kernel_cost(config.kernel)
     N = N_0 = P * num_pixels(space)
-    matrices, flops = (KERNEL + OUTPUT) * P**2 + WORK * N_0**2, 13 * P**3
+    n = 0
+    memory, thirds, passes = 0.0, 0, 0
+
+    def held(count: int, size: int) -> float:
+        return count * size * b * (GAPS if size * b < HEAP_BLOCK else 1.0)
+
     for conv in config.convolutions(space):
-        matrices += KERNEL * N**2
+        memory += held(kept, N**2)
+        passes += kernel_passes * N**2
         if conv is not None:
-            flops += 4 * conv.filter_size * N**2
             N = P * num_pixels(conv.output_space)
+            passes += (18 + 16 * conv.filter_size) * N**2
         if learned:
-            matrices += LEARNED * N**2
-            flops += 13 * N**3
-    return Cost(dtype.itemsize * matrices, flops)
+            n += N**2
+            memory += held(4, N**2)
+            thirds += (61 if config.relative else 46) * N**3
+            passes += 55 * N**2
+    memory += held(kept, P**2)
+    passes += kernel_passes * P**2
+    match config.likelihood:
+        case "gaussian":
+            work = held(7, P**2)
+            thirds += 13 * P**3
+            passes += 24 * P**2
+        case "categorical":
+            n += P**2 + P * C
+            samples = config.num_samples * P * C
+            memory += held(5, samples)
+            work = held(10, P**2)
+            thirds += 28 * P**3
+            passes += 78 * P**2 + 17 * samples
+        case "dirichlet":
+            work = held(6, C * P**2)
+            thirds += 13 * C * P**3
+            passes += 21 * C * P**2
+        case _:
+            assert_never(config.likelihood)
+    memory += max(work, held(5, N_0**2)) + 8 * (2 * PAIRS + 16) * n
+    return Cost(round(memory), thirds // 3, passes + 25 * PAIRS * n)
 
 
 def check_memory(
-    config: FullRankConfig, x: Tensor, space: tuple[int, int] | None, memory: int | None
+    config: FullRankConfig,
+    x: Tensor,
+    space: tuple[int, int] | None,
+    num_outputs: int,
+    memory: int | None,
 ) -> None:
     """Raise MemoryError if training on ``x`` needs more than ``memory``, or than is free."""
     limit = free_memory(x.device) if memory is None else memory
-    cost = estimate(config, len(x), space, x.dtype)
+    cost = estimate(config, len(x), space, x.dtype, num_outputs)
     if limit is not None and cost.bytes > limit:
         P, S = len(x), num_pixels(space)
         raise MemoryError(
@@ -217,6 +279,10 @@ def check_memory(
             f"{limit / 1e9:.3g} GB are {'free' if memory is None else 'allowed'}: take fewer "
             "training points, or use the inducing-point models DenseDKM and ConvDKM"
         )
+
+
+def _kernel_cost(name: str) -> tuple[int, int]:
+    return KERNEL_COST.get(name, max(KERNEL_COST.values()))
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -72,6 +72,10 @@ class GPOutput(nn.Module):
         kl = C * D + 0.5 * state.whitened_mean.square().sum()
         return state, kl / C if self.tempered else kl
 
+    def at_inducing(self, state: OutputState) -> Marginals:
+        """Mean and variance of the outputs at the inducing points themselves: μ and diag A."""
+        return Marginals(self.q_mean, self.q_cov.factor.square().sum(1, keepdim=True))
+
     def data(self, K: GramBlocks, state: OutputState) -> Marginals:
         """Mean and variance of the outputs of each data point."""
         X = solve_lower(state.kernel_factor, K.ti.mT)
@@ -85,6 +89,12 @@ class GPOutput(nn.Module):
         return self.data(K, state), kl
 
     @torch.no_grad()
+    def start_at_prior_(self, K_ii: Float[Tensor, "Pi Pi"]) -> None:
+        """Start at μ = 0 and A = K_ii."""
+        self.q_mean.zero_()
+        self.q_cov.set_to_(K_ii, what="K_ii")
+
+    @torch.no_grad()
     def start_(self, K_ii: Float[Tensor, "Pi Pi"], generator: torch.Generator) -> None:
         """Start at μ ~ N(0, 1) and A as ``start`` says."""
         self.q_mean.normal_(generator=generator)
@@ -94,3 +104,30 @@ class GPOutput(nn.Module):
         W = torch.randn(K_ii.shape, generator=generator, dtype=torch.float64)
         A = W @ W.mT / len(W) + 1e-4 * torch.eye(len(W), dtype=torch.float64)
         self.q_cov.set_to_(A.to(K_ii.device))
+
+
+class RelativeOutput(GPOutput):
+    """The same q(f_i) in coordinates of the kernel: μ = L_K m and A = L_K S Sᵀ L_Kᵀ.
+
+    ``q_mean`` is m and ``q_cov`` is S Sᵀ, so q follows when the kernel moves.
+    """
+
+    def inducing(self, K_ii: Float[Tensor, "Pi Pi"]) -> tuple[OutputState, Float[Tensor, ""]]:
+        """What prediction needs of the inducing points, and the KL."""
+        L_K, m, S = cholesky(K_ii, what="K_ii"), self.q_mean, self.q_cov.factor
+        C = m.shape[1]
+        D = gaussian_divergence(self.divergence, K_ii, L_K, L_K @ S)
+        kl = C * D + 0.5 * m.square().sum()
+        return OutputState(L_K, m, S), kl / C if self.tempered else kl
+
+    def at_inducing(self, state: OutputState) -> Marginals:
+        """Mean and variance of the outputs at the inducing points themselves: μ and diag A."""
+        L_K = state.kernel_factor
+        var = (L_K @ state.whitened_factor).square().sum(1, keepdim=True)
+        return Marginals(L_K @ state.whitened_mean, var)
+
+    @torch.no_grad()
+    def start_at_prior_(self, K_ii: Float[Tensor, "Pi Pi"]) -> None:
+        """Start at μ = 0 and A = K_ii."""
+        self.q_mean.zero_()
+        self.q_cov.set_to_(torch.eye(len(K_ii)).to(K_ii))

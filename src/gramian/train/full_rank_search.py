@@ -134,11 +134,12 @@ def maximise_from_nngp_(
     tol: float = 1e-7,
     on_iteration: Callable[[int, float], None] | None = None,
 ) -> Search:
-    """Start at the best NNGP, the same model with ν = ∞, and go on from there with all parameters.
+    """Search in stages: the NNGP, which is the same model with ν = ∞, then the model from there.
 
     Cheap, because nothing of the NNGP is learned but its kernels, and from there the objective can
-    only rise. The arguments are those of ``maximise_``; each of the two searches may have
-    ``max_iter`` iterations, and the result tells of both.
+    only rise. The q of classes comes first, with the kernels fixed: from q = prior, with all at
+    once, the kernels tend to explain nothing. The arguments are those of ``maximise_``; each stage
+    may have ``max_iter`` iterations, and the result tells of all.
     """
     config = replace(model.config, nu=math.inf)
     # it needs less memory than the model, which was let in
@@ -146,22 +147,51 @@ def maximise_from_nngp_(
     common = nngp.state_dict().keys()
     nngp.load_state_dict({name: model.state_dict()[name] for name in common})
     nngp.initialise_()
-    first = maximise_(nngp, noise, max_iter=max_iter, tol=tol, on_iteration=on_iteration)
-    model.load_state_dict(nngp.state_dict(), strict=False)
-    if model.config.nu == math.inf:
-        return first
-    model.initialise_()
-    if model.output is not None and nngp.output is not None:
-        model.output.load_state_dict(nngp.output.state_dict())
-    done = len(first.objectives)
+    for name, parameter in nngp.named_parameters():
+        parameter.requires_grad_(model.get_parameter(name).requires_grad)
+    found = Search([], True, "no parameter requires a gradient")
 
-    def go_on(iteration: int, objective: float) -> None:
-        if on_iteration is not None:
-            on_iteration(done - 1 + iteration, objective)
+    def search(part: FullRankModel) -> None:
+        nonlocal found
+        so_far = found.objectives
+        if not any(parameter.requires_grad for parameter in part.parameters()):
+            return
 
-    second = maximise_(model, noise, max_iter=max_iter, tol=tol, on_iteration=go_on)
-    objectives = [*first.objectives, *second.objectives[1:]]
-    return Search(objectives, second.converged, second.message)
+        def show(iteration: int, objective: float) -> None:
+            if on_iteration is not None:
+                on_iteration(max(0, len(so_far) - 1) + iteration, objective)
+
+        result = maximise_(part, noise, max_iter=max_iter, tol=tol, on_iteration=show)
+        objectives = [*so_far, *result.objectives[bool(so_far) :]]
+        found = Search(objectives, result.converged, result.message)
+
+    try:
+        if nngp.output is not None:
+            others = _free_parameters(nngp, without=nngp.output)
+            _set_free(others, False)
+            search(nngp)
+            _set_free(others, True)
+        search(nngp)
+    finally:
+        model.load_state_dict(nngp.state_dict(), strict=False)
+        if model.config.nu < math.inf:
+            model.initialise_()
+            if model.output is not None and nngp.output is not None:
+                model.output.load_state_dict(nngp.output.state_dict())
+    if model.config.nu < math.inf:
+        search(model)
+    return found
+
+
+def _free_parameters(model: nn.Module, without: nn.Module) -> list[nn.Parameter]:
+    """Parameters that require a gradient, but for those of a part."""
+    part = set(without.parameters())
+    return [p for p in model.parameters() if p.requires_grad and p not in part]
+
+
+def _set_free(parameters: Sequence[nn.Parameter], free: bool) -> None:
+    for parameter in parameters:
+        parameter.requires_grad_(free)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -1,36 +1,27 @@
-"""What all scikit-learn estimators of this library share: training, state, files."""
+"""What the estimators with inducing points share: training in epochs, and in portions."""
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from dataclasses import dataclass
-from numbers import Integral
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from gramian.train.config import Kind, ModelConfig, TrainConfig, build_model
 from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
 from gramian.train.engine import Engine
+from gramian.train.estimators.common import PredictorEstimator
 from gramian.train.estimators.streaming import Stream, stream_
-from gramian.train.estimators.tools import Array, TargetScale, no_type_check
-from gramian.train.files import write_text_atomically
+from gramian.train.estimators.tools import UNSCALED, TargetScale, no_type_check
 from gramian.train.natural import NaturalTrainer
-from gramian.train.predictor import Predictor, PretrainedError
-from gramian.train.run_folder import Row
+from gramian.train.predictor import Predictor
 from gramian.train.seeds import generator
 from gramian.train.task import Task
 from gramian.train.trainer import Trainer
-
-ESTIMATOR = "estimator.json"
-Me = TypeVar("Me", bound="DKMEstimator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,7 @@ class Plan:
     max_epochs: int
 
 
-class DKMEstimator(BaseEstimator):  # type: ignore[misc]
+class DKMEstimator(PredictorEstimator):
     """An estimator around a ``Predictor`` and a ``Trainer``.
 
     A subclass has the constructor arguments that are read here, says in ``_plan``,
@@ -54,8 +45,6 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
     betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
 
     predictor_: Predictor
-    history_: list[Row]
-    n_iter_: int
     _stream: Stream | None
 
     @no_type_check
@@ -98,33 +87,24 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit_scaler(self, x: Tensor) -> Scaler:
         """The scaling of the inputs, fitted."""
 
-    @abstractmethod
-    def _facts(self) -> dict[str, Any]:
-        """Fitted attributes that the predictor does not hold, as JSON values."""
-
-    @abstractmethod
-    def _restore(self, facts: dict[str, Any]) -> None:
-        """The inverse of ``_facts``."""
-
     def _augmentation(self) -> Augmentation:
         """Random changes of training images."""
         return Augmentation(crop_padding=0, flip=False)
 
     # ---- training ----
 
-    @property
-    def model_(self) -> Any:
-        """The trained model, a torch module."""
-        if "predictor_" not in vars(self):
-            raise AttributeError("model_: this estimator is not fitted yet")
-        return self.predictor_.model
-
     def _continues(self) -> bool:
-        """Whether the next fit goes on from the present weights."""
         return bool(self.warm_start) and hasattr(self, "predictor_")
 
-    def _fit(self, data: Dataset, target_scale: TargetScale = ((0.0,), (1.0,))) -> None:
+    def _fit(
+        self,
+        x: Tensor,
+        y: Tensor,
+        class_names: tuple[str, ...] = (),
+        target_scale: TargetScale = UNSCALED,
+    ) -> None:
         """Train to the end, from fresh or present weights."""
+        data = Dataset(x, y, class_names)
         going_on = self._continues()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         train, validation = data, None
@@ -135,9 +115,9 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
         if going_on:
             predictor = self.predictor_
         else:
-            num_outputs = len(data.class_names) or data.y.shape[1]
+            num_outputs = len(class_names) or y.shape[1]
             predictor = self._new_predictor(
-                train.x, num_outputs, plan, data.class_names, target_scale, seed
+                train.x, num_outputs, plan, class_names, target_scale, seed
             )
         config = TrainConfig(
             kind=self.kind,
@@ -168,7 +148,7 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
         x: Tensor,
         y: Tensor,
         class_names: tuple[str, ...] = (),
-        target_scale: TargetScale = ((0.0,), (1.0,)),
+        target_scale: TargetScale = UNSCALED,
     ) -> None:
         """One pass over a portion of the data; y may hold some of the classes only."""
         plan = self._plan(len(x))
@@ -213,63 +193,6 @@ class DKMEstimator(BaseEstimator):  # type: ignore[misc]
         predictor.dkm.output.q_mean.detach().zero_()  # a random mean is no smooth function
         return predictor
 
-    # ---- files ----
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the fitted estimator: safetensors and JSON, no pickle, no training data.
-
-        ``random_state`` is kept if it is an integer or None.
-        """
-        check_is_fitted(self, "predictor_")
-        self.predictor_.save_pretrained(folder)
-        params = self.get_params(deep=False)
-        if not isinstance(self.random_state, Integral | None):
-            params["random_state"] = None
-        description = {
-            "class": type(self).__name__,
-            "params": params,
-            "history": self.history_,
-            "n_features_in": self.n_features_in_,
-            "feature_names_in": _listed(getattr(self, "feature_names_in_", None)),
-            **self._facts(),
-        }
-        text = json.dumps(description, indent=2, default=_plain)
-        write_text_atomically(Path(folder) / ESTIMATOR, text + "\n")
-
-    @classmethod
-    def from_pretrained(cls: type[Me], folder: str | Path, device: str = "cpu") -> Me:
-        """Read what ``save_pretrained`` wrote."""
-        path = Path(folder) / ESTIMATOR
-        try:
-            facts = json.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise PretrainedError(f"{folder} holds no saved estimator: no {ESTIMATOR}") from error
-        except json.JSONDecodeError as error:
-            raise PretrainedError(f"{path} cannot be read: {error}") from error
-        if facts.get("class") != cls.__name__:
-            raise PretrainedError(f"{folder} holds a {facts.get('class')}, not a {cls.__name__}")
-        params: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in facts["params"].items()
-        }
-        estimator = cls(**params)
-        estimator.predictor_ = Predictor.from_pretrained(folder, device)
-        estimator.history_ = facts["history"]
-        estimator.n_iter_ = len(estimator.history_)
-        estimator._stream = None
-        estimator.n_features_in_ = facts["n_features_in"]
-        if facts["feature_names_in"] is not None:
-            estimator.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
-        estimator._restore(facts)
-        return estimator
-
-
-def _listed(values: Array | None) -> list[Any] | None:
-    return None if values is None else values.tolist()
-
-
-def _plain(value: Any) -> Any:
-    """NumPy numbers as Python's, for JSON."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"a {type(value).__name__} cannot be stored in {ESTIMATOR}")
+    def _restore(self, facts: dict[str, Any]) -> None:
+        super()._restore(facts)
+        self._stream = None

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_array,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from torch import Tensor
 
-from gramian.train.data import Dataset
 from gramian.train.estimators.base import DKMEstimator
+from gramian.train.estimators.common import PredictorEstimator
 from gramian.train.estimators.tools import Array, tensor
 
 Me = TypeVar("Me", bound="ProbabilisticClassifier")
+Portions = TypeVar("Portions", bound="PortionClassifier")
 
 
-class ProbabilisticClassifier(ClassifierMixin, DKMEstimator):  # type: ignore[misc]
+class ProbabilisticClassifier(ClassifierMixin, PredictorEstimator):  # type: ignore[misc]
     """Classes of any kind ↔ class numbers, and predictions of them."""
 
     classes_: Array
@@ -48,37 +43,13 @@ class ProbabilisticClassifier(ClassifierMixin, DKMEstimator):  # type: ignore[mi
         self.classes_ = found
         return tensor(np.searchsorted(found, y), torch.int64), tuple(map(str, found))
 
-    @abstractmethod
-    def _raw(self, X: Any, reset: bool) -> Tensor:
-        """X, checked, as the predictor wants it."""
-
     def fit(self: Me, X: Any, y: Any) -> Me:
         """Train; with ``warm_start`` from the present weights."""
         if not self._continues():
             self.__dict__.pop("predictor_", None)
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
-        x = self._raw(X, reset=not self._continues())
-        check_consistent_length(x, y)
+        x = self._inputs(X, y, reset=not self._continues())
         numbers, names = self._class_numbers(y)
-        self._fit(Dataset(x, numbers, names))
-        return self
-
-    def partial_fit(self: Me, X: Any, y: Any, classes: Any = None) -> Me:
-        """One pass over a portion of the data, starting from the present weights.
-
-        The first call needs ``classes``, all that will ever come; it chooses the inducing points
-        and fits the scaling. Adam's memory is kept from call to call, until the next ``fit``.
-        """
-        first = not hasattr(self, "predictor_")
-        if first and classes is None:
-            raise ValueError("the first call of partial_fit needs classes=, all of them")
-        x = self._raw(X, reset=first)
-        check_consistent_length(x, y)
-        numbers, names = self._class_numbers(y, classes)
-        self._partial_fit(x, numbers, names)
+        self._fit(x, numbers, names)
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -103,7 +74,27 @@ class ProbabilisticClassifier(ClassifierMixin, DKMEstimator):  # type: ignore[mi
         return q.mean.cpu().numpy(), q.var.expand_as(q.mean).cpu().numpy().copy()
 
     def _facts(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str}
+        classes, dtype = self.classes_.tolist(), self.classes_.dtype.str
+        return {**super()._facts(), "classes": classes, "classes_dtype": dtype}
 
     def _restore(self, facts: dict[str, Any]) -> None:
+        super()._restore(facts)
         self.classes_ = np.array(facts["classes"], dtype=np.dtype(facts["classes_dtype"]))
+
+
+class PortionClassifier(ProbabilisticClassifier, DKMEstimator):
+    """A classifier with inducing points, which can also learn from portions of the data."""
+
+    def partial_fit(self: Portions, X: Any, y: Any, classes: Any = None) -> Portions:
+        """One pass over a portion of the data, starting from the present weights.
+
+        The first call needs ``classes``, all that will ever come; it chooses the inducing points
+        and fits the scaling. Adam's memory is kept from call to call, until the next ``fit``.
+        """
+        first = not hasattr(self, "predictor_")
+        if first and classes is None:
+            raise ValueError("the first call of partial_fit needs classes=, all of them")
+        x = self._inputs(X, y, reset=first)
+        numbers, names = self._class_numbers(y, classes)
+        self._partial_fit(x, numbers, names)
+        return self

@@ -15,13 +15,13 @@ from gramian.gram.skr import SKR
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.train.data import Augmentation, Normaliser
 from gramian.train.estimators.base import Plan
-from gramian.train.estimators.classifier import ProbabilisticClassifier
+from gramian.train.estimators.classifier import PortionClassifier
 from gramian.train.estimators.tools import Array, check_count, no_type_check, tensor
 
 BATCH = 64
 
 
-class ConvDKMClassifier(ProbabilisticClassifier):
+class ConvDKMClassifier(PortionClassifier):
     """A convolutional deep kernel machine for the classes of images.
 
     Images are (n, C, H, W) or, in grey, (n, H, W); or flat (n, C·H·W) with ``image_shape``. They

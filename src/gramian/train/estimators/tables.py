@@ -7,23 +7,21 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from gramian.gram.skr import SKR
 from gramian.nn.dense_dkm import DenseDKMConfig
 from gramian.nn.inputs import Lengthscales
-from gramian.train.data import Dataset, RowScaler
+from gramian.train.data import RowScaler
 from gramian.train.estimators.base import DKMEstimator, Plan
-from gramian.train.estimators.classifier import ProbabilisticClassifier
+from gramian.train.estimators.classifier import PortionClassifier
+from gramian.train.estimators.regressor import ProbabilisticRegressor
 from gramian.train.estimators.tools import (
-    Array,
     check_count,
     epochs_for,
+    fit_row_scaler,
     fit_target_scale,
-    in_original_units,
     no_type_check,
     tensor,
 )
@@ -139,9 +137,7 @@ class DenseEstimator(DKMEstimator):
         )
 
     def _fit_scaler(self, x: Tensor) -> RowScaler:
-        if self.standardize:
-            return RowScaler.fit(x)
-        return RowScaler((0.0,) * x.shape[1], (1.0,) * x.shape[1])
+        return fit_row_scaler(x, self.standardize)
 
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as a tensor."""
@@ -149,7 +145,7 @@ class DenseEstimator(DKMEstimator):
         return tensor(rows, torch.float64)
 
 
-class DKMClassifier(DenseEstimator, ProbabilisticClassifier):
+class DKMClassifier(DenseEstimator, PortionClassifier):
     """A deep kernel machine for the classes of table rows.
 
     A kernel on standardised features with learned lengthscales, ``num_layers`` Gram layers, and a
@@ -195,7 +191,7 @@ class DKMClassifier(DenseEstimator, ProbabilisticClassifier):
     likelihood = "categorical"
 
 
-class DKMRegressor(MultiOutputMixin, RegressorMixin, DenseEstimator):  # type: ignore[misc]
+class DKMRegressor(ProbabilisticRegressor, DenseEstimator):
     """A deep kernel machine for one or more real targets of table rows.
 
     The arguments are those of ``DKMClassifier``. Targets are standardised for training; several
@@ -204,15 +200,6 @@ class DKMRegressor(MultiOutputMixin, RegressorMixin, DenseEstimator):  # type: i
     """
 
     likelihood = "gaussian"
-    n_outputs_: int
-
-    def fit(self: Me, X: Any, y: Any) -> Me:
-        """Train on targets [n] or [n, T]; with ``warm_start`` from the present weights."""
-        going_on = self._continues()
-        x, targets = self._targets(X, y, reset=not going_on)
-        scale = self.predictor_.target_scale if going_on else fit_target_scale(targets.numpy())
-        self._fit(Dataset(x, targets), scale)
-        return self
 
     def partial_fit(self: Me, X: Any, y: Any) -> Me:
         """One pass over a portion of the data, starting from the present weights.
@@ -225,51 +212,3 @@ class DKMRegressor(MultiOutputMixin, RegressorMixin, DenseEstimator):  # type: i
         scale = fit_target_scale(targets.numpy()) if first else self.predictor_.target_scale
         self._partial_fit(x, targets, target_scale=scale)
         return self
-
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Mean of the targets and, if asked for, their standard deviation, noise included."""
-        check_is_fitted(self, "predictor_")
-        mean, var = self.predictor_.mean_and_variance(self._raw(X, reset=False))
-        if return_std:
-            return self._shaped(mean.cpu().numpy()), self._shaped(var.sqrt().cpu().numpy())
-        return self._shaped(mean.cpu().numpy())
-
-    def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """Mean and variance of the function without noise, in the units of the targets."""
-        check_is_fitted(self, "predictor_")
-        q = self.predictor_.latent(self._raw(X, reset=False))
-        mean, var = in_original_units(self.predictor_.target_scale, q.mean.detach(), q.var.detach())
-        return self._shaped(mean), self._shaped(var)
-
-    def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
-    ) -> Array:
-        """Targets drawn from the prediction of each row, rows independently: [n, (T,) samples]."""
-        check_is_fitted(self, "predictor_")
-        mean, var = self.predictor_.mean_and_variance(self._raw(X, reset=False))
-        draw = check_random_state(random_state)
-        noise = draw.standard_normal((*mean.shape, n_samples))
-        std = var.sqrt().cpu().numpy()
-        return self._shaped(mean.cpu().numpy()[..., None] + std[..., None] * noise)
-
-    def _targets(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Tensor]:
-        """X and y, checked, as tensors [n, N] and [n, T]."""
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, reset=reset, multi_output=True, y_numeric=True
-        )
-        targets = np.asarray(y, dtype=np.float64)
-        flat = targets.ndim == 1
-        targets = targets[:, None] if flat else targets
-        if not reset and targets.shape[1] != self.n_outputs_:
-            raise ValueError(f"y has {targets.shape[1]} targets, but had {self.n_outputs_} before")
-        self.n_outputs_, self._flat = targets.shape[1], flat
-        return tensor(X, torch.float64), tensor(targets, torch.float64)
-
-    def _shaped(self, values: Array) -> Array:
-        return values[:, 0] if self._flat else values
-
-    def _facts(self) -> dict[str, Any]:
-        return {"n_outputs": self.n_outputs_, "flat": self._flat}
-
-    def _restore(self, facts: dict[str, Any]) -> None:
-        self.n_outputs_, self._flat = facts["n_outputs"], facts["flat"]

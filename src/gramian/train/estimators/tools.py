@@ -13,9 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gramian.train.data import RowScaler
+
 Array = NDArray[Any]
 F = TypeVar("F", bound=Callable[..., None])
 TargetScale = tuple[tuple[float, ...], tuple[float, ...]]
+UNSCALED: TargetScale = ((0.0,), (1.0,))
 
 
 def no_type_check(init: F) -> F:
@@ -29,6 +32,13 @@ def no_type_check(init: F) -> F:
 def tensor(array: Array, dtype: torch.dtype) -> Tensor:
     """A copy of an array as a tensor: read-only and strided arrays, too."""
     return torch.tensor(np.ascontiguousarray(array), dtype=dtype)
+
+
+def fit_row_scaler(x: Tensor, standardize: bool) -> RowScaler:
+    """Scaling of each feature to mean 0 and deviation 1, or none."""
+    if standardize:
+        return RowScaler.fit(x)
+    return RowScaler((0.0,) * x.shape[1], (1.0,) * x.shape[1])
 
 
 def in_original_units(scale: TargetScale, mean: Tensor, var: Tensor) -> tuple[Array, Array]:
@@ -54,6 +64,12 @@ def check_count(name: str, value: Any, allow_auto: bool = True) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         choice = "a positive integer or 'auto'" if allow_auto else "a positive integer"
         raise ValueError(f"{name} must be {choice}, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
 
 
 def epochs_for(steps: int, num_data: int, batch_size: int, at_least: int) -> int:
