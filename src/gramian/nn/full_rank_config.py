@@ -204,11 +204,11 @@ def estimate(
         flops  = Σ_ℓ 61/3 N_ℓ³ + u P³
         passes = Σ_ℓ (c N_{ℓ−1}² + (55 + 18 + 16 f) N_ℓ²) + (c + v) P² + 25·PAIRS·n
 
-    with o, u, v = 7, 13/3, 24 for a Gaussian output, 10, 28/3, 78 for a categorical one, and C
+    with o, u, v = 7, 13/3, 24 for a Gaussian output, 10, 61/3, 70 for a categorical one, and C
     times 6, 13/3, 21 for a Dirichlet one. g is GAPS for small matrices, or 1. A Cholesky factor
     with its gradient is 13/3 N³, a product 6 N³, a triangular solve 4 N³; 18 + 16 f is for f × f
-    filters. Without ``relative`` 46/3 replaces 61/3. For ν = ∞, a layer has only k, c and f. The
-    vectors count as the rest does, although with a GPU they are in the host's memory.
+    filters. Without ``relative`` the 61/3 are 46/3 of a layer and 28/3 of the output. For ν = ∞, a
+    layer has only k, c and f. The vectors count as the rest does, although with a GPU they are in the host's memory.
 
     Args:
         config: the settings.
@@ -249,8 +249,8 @@ def estimate(
             samples = config.num_samples * P * C
             memory += held(5, samples)
             work = held(10, P**2)
-            thirds += 28 * P**3
-            passes += 78 * P**2 + 17 * samples
+            thirds += (61 if config.relative else 28) * P**3
+            passes += 70 * P**2 + 17 * samples
         case "dirichlet":
             work = held(6, C * P**2)
             thirds += 13 * C * P**3
