@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from gramian.nn.full_rank import FullRankConvDKM as FullRankConvDKM
     from gramian.nn.full_rank import FullRankDKM as FullRankDKM
     from gramian.nn.full_rank import FullRankTerms as FullRankTerms
+    from gramian.nn.full_rank_config import Cost as Cost
     from gramian.nn.full_rank_config import FullRankConfig as FullRankConfig
+    from gramian.nn.full_rank_config import estimate as estimate
     from gramian.nn.kernels import KERNELS as KERNELS
     from gramian.nn.kernels import Jitter as Jitter
     from gramian.nn.kernels import Kernel as Kernel
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from gramian.train.estimators.images import ConvDKMClassifier as ConvDKMClassifier
     from gramian.train.estimators.tables import DKMClassifier as DKMClassifier
     from gramian.train.estimators.tables import DKMRegressor as DKMRegressor
+    from gramian.train.machine import Machine as Machine
     from gramian.train.objective import Terms as Terms
     from gramian.train.objective import objective as objective
     from gramian.train.predictor import Predictor as Predictor
@@ -55,6 +58,7 @@ _HOME = {
     "ConvDKM": "nn.conv_dkm",
     "ConvDKMClassifier": "train.estimators.images",
     "ConvDKMConfig": "nn.conv_dkm",
+    "Cost": "nn.full_rank_config",
     "DKMClassifier": "train.estimators.tables",
     "DKMRegressor": "train.estimators.tables",
     "DKMResult": "nn.result",
@@ -71,6 +75,7 @@ _HOME = {
     "GramBlocks": "gram.blocks",
     "Jitter": "nn.kernels",
     "Kernel": "nn.kernels",
+    "Machine": "train.machine",
     "Marginals": "gram.blocks",
     "NNGPClassifier": "train.estimators.full_rank",
     "NNGPRegressor": "train.estimators.full_rank",
@@ -84,6 +89,7 @@ _HOME = {
     "Terms": "train.objective",
     "VarianceCheck": "gram.conditional",
     "deep_linear_optimum": "nn.deep_linear",
+    "estimate": "nn.full_rank_config",
     "objective": "train.objective",
 }
 

@@ -17,13 +17,11 @@ from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
 from gramian.nn.full_rank_config import (
     HEAP_BLOCK,
     KERNEL_COST,
-    PAIRS,
     Cost,
     FullRankConfig,
     estimate,
 )
 from gramian.nn.kernels import KERNELS
-from gramian.train import full_rank_search
 from gramian.train.machine import Machine
 from tests.samples import generator
 
@@ -85,10 +83,6 @@ def test_what_else_the_estimate_depends_on():
     single, double = (estimate(CONFIG, 2 * LARGE, dtype=t) for t in (torch.float32, torch.float64))
     assert single.bytes > double.bytes / 2  # L-BFGS knows float64 only
     assert single.flops == double.flops
-
-
-def test_the_estimate_knows_how_much_the_search_remembers():
-    assert full_rank_search.PAIRS == PAIRS
 
 
 def test_the_memory_of_a_process_that_trains_is_as_estimated():

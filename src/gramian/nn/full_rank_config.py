@@ -208,7 +208,7 @@ def estimate(
     times 6, 13/3, 21 for a Dirichlet one. g is GAPS for small matrices, or 1. A Cholesky factor
     with its gradient is 13/3 N³, a product 6 N³, a triangular solve 4 N³; 18 + 16 f is for f × f
     filters. Without ``relative`` the 61/3 are 46/3 of a layer and 28/3 of the output. For ν = ∞, a
-    layer has only k, c and f. The vectors count as the rest does, although with a GPU they are in the host's memory.
+    layer has only k, c and f. With a GPU the vectors, in the host's memory, are counted too.
 
     Args:
         config: the settings.

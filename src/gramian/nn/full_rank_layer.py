@@ -89,6 +89,8 @@ class FullRankLayer(nn.Module):
         self, G_ii: Float[Tensor, "N N"], new: Float[Tensor, "n n"] | None
     ) -> Float[Tensor, "n n"]:
         """Start at ``new``, or at the kernel K_ii that the layer meets, and return it."""
+        if self.gram.inducing_gram is None:
+            return self.inducing(G_ii).ii
         phi_ii = self.kernel.inducing(G_ii)
         K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
         G = K_ii if new is None else new

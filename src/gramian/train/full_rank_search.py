@@ -17,11 +17,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gramian.gram.errors import NumericalError
 from gramian.nn.full_rank import FullRankModel
+from gramian.nn.full_rank_config import PAIRS
 
 log = logging.getLogger(__name__)
-
-PAIRS = 10
-"""Steps that L-BFGS remembers, each as two vectors of all parameters."""
 
 
 @dataclass(frozen=True, slots=True)

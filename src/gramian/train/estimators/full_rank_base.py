@@ -36,6 +36,7 @@ from gramian.train.estimators.tools import (
     tensor,
 )
 from gramian.train.full_rank_search import maximise_from_nngp_
+from gramian.train.machine import Machine
 from gramian.train.seeds import generator
 
 Precision = Literal["64-true", "32-true"]
@@ -167,12 +168,14 @@ class FullRankEstimator(PredictorEstimator):
             noise = model.draw_samples(generator(seed, "search")).to(engine.device)
         console = Console(file=sys.stderr, quiet=not self.verbose)
         space = (x.shape[2], x.shape[3]) if x.ndim == 4 else None
-        cost = estimate(config, len(x), space, engine.dtype)
-        console.print(
-            f"{len(x):,} training points: about {cost.bytes / 1e9:.3g} GB, and "
-            f"{cost.flops / 1e9:.3g} GFLOP an iteration",
-            highlight=False,
-        )
+        if self.verbose:
+            cost = estimate(config, len(x), space, engine.dtype, model.num_outputs)
+            machine = Machine.measure(inputs[:, 0].numel(), engine.dtype, engine.device)
+            console.print(
+                f"{len(x):,} training points: about {cost.bytes / 1e9:.3g} GB, and "
+                f"{machine.seconds(cost):.3g} s an iteration",
+                highlight=False,
+            )
 
         def show(iteration: int, objective: float) -> None:
             console.print(f"iteration {iteration}  objective {objective:.6f}", highlight=False)
