@@ -6,7 +6,7 @@ READY := .venv/.ready
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1  /p' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## train a small convolutional DKM on handwritten digits (about a minute)
+demo: $(READY)  ## train a small convolutional DKM on handwritten digits (one to two minutes)
 	$(BIN)/python examples/digits.py
 
 test: $(READY) browser  ## run all tests; GRAMIAN_FIXTURES=DIR takes other parity fixtures

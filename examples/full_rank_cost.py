@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 
 from gramian.experiments.bench.memory import peak_bytes
 from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import PAIRS, FullRankConfig, estimate
+from gramian.nn.full_rank_config import FullRankConfig
+from gramian.nn.full_rank_cost import PAIRS, estimate
 from gramian.train import plots
 from gramian.train.full_rank_search import maximise_
 from gramian.train.machine import Machine

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gramian.nn.full_rank import FullRankConvDKM as FullRankConvDKM
     from gramian.nn.full_rank import FullRankDKM as FullRankDKM
     from gramian.nn.full_rank import FullRankTerms as FullRankTerms
-    from gramian.nn.full_rank_config import Cost as Cost
     from gramian.nn.full_rank_config import FullRankConfig as FullRankConfig
-    from gramian.nn.full_rank_config import estimate as estimate
+    from gramian.nn.full_rank_cost import Cost as Cost
+    from gramian.nn.full_rank_cost import estimate as estimate
     from gramian.nn.kernels import KERNELS as KERNELS
     from gramian.nn.kernels import Jitter as Jitter
     from gramian.nn.kernels import Kernel as Kernel
@@ -58,7 +58,7 @@ _HOME = {
     "ConvDKM": "nn.conv_dkm",
     "ConvDKMClassifier": "train.estimators.images",
     "ConvDKMConfig": "nn.conv_dkm",
-    "Cost": "nn.full_rank_config",
+    "Cost": "nn.full_rank_cost",
     "DKMClassifier": "train.estimators.tables",
     "DKMRegressor": "train.estimators.tables",
     "DKMResult": "nn.result",
@@ -89,7 +89,7 @@ _HOME = {
     "Terms": "train.objective",
     "VarianceCheck": "gram.conditional",
     "deep_linear_optimum": "nn.deep_linear",
-    "estimate": "nn.full_rank_config",
+    "estimate": "nn.full_rank_cost",
     "objective": "train.objective",
 }
 

@@ -17,12 +17,8 @@ from gramian.nn.conv import KernelConv
 from gramian.nn.deep_linear import best_root, deep_linear_optimum
 from gramian.nn.exact_gp import ExactGP, dirichlet_targets
 from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import (
-    FullRankConfig,
-    check_training_data,
-    estimate,
-    free_memory,
-)
+from gramian.nn.full_rank_config import FullRankConfig, check_training_data
+from gramian.nn.full_rank_cost import estimate, free_memory
 from gramian.nn.full_rank_layer import kernel_of_pairs
 from gramian.nn.gram_layer import GramLayer
 from gramian.nn.inputs import PatchInput
@@ -754,6 +750,13 @@ def test_what_is_missing_is_named():
         model.initialise_()
 
 
+@pytest.mark.parametrize(("nu", "name"), [(1.0, "layer3"), (math.inf, "layer1")])
+def test_start_values_without_a_matrix_to_start_are_refused(nu, name):
+    model = build(rows(), replace(CONFIG, nu=nu))
+    with pytest.raises(ValueError, match=rf"grams may be given for .*got \['{name}'\]"):
+        model.initialise_({name: random_psd(6, 0)})
+
+
 def test_negative_variances_name_the_layer_or_are_clamped():
     x = rows()
     strict = replace(CONFIG, variance_check=VarianceCheck(threshold=1e9))
@@ -778,7 +781,7 @@ def test_where_free_memory_is_unknown_nothing_is_refused(monkeypatch):
     def missing(self):
         raise FileNotFoundError(self)
 
-    monkeypatch.setattr("gramian.nn.full_rank_config.Path.read_text", missing)
+    monkeypatch.setattr("gramian.nn.full_rank_cost.Path.read_text", missing)
     assert free_memory(torch.device("cpu")) is None
     assert build(rows()).predict(rows(2)).mean.shape == (2, 2)
 

@@ -14,13 +14,8 @@ import torch
 
 from gramian.experiments.bench.flops import count_flops
 from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import (
-    HEAP_BLOCK,
-    KERNEL_COST,
-    Cost,
-    FullRankConfig,
-    estimate,
-)
+from gramian.nn.full_rank_config import FullRankConfig
+from gramian.nn.full_rank_cost import HEAP_BLOCK, KERNEL_COST, Cost, estimate
 from gramian.nn.kernels import KERNELS
 from gramian.train.machine import Machine
 from tests.samples import generator

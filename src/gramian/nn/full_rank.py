@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,12 +16,8 @@ from gramian.gram.errors import within
 from gramian.gram.full_blocks import FullBlocks, pool_data, pool_inducing
 from gramian.nn.checks import check_features
 from gramian.nn.exact_gp import ExactGP, dirichlet_targets
-from gramian.nn.full_rank_config import (
-    FullRankConfig,
-    check_memory,
-    check_training_data,
-    num_pixels,
-)
+from gramian.nn.full_rank_config import FullRankConfig, check_training_data, num_pixels
+from gramian.nn.full_rank_cost import check_memory
 from gramian.nn.full_rank_layer import FullRankLayer, FullRankState
 from gramian.nn.inputs import divided_by_lengthscales, log_lengthscales
 from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
@@ -187,10 +184,14 @@ class FullRankModel(nn.Module):
         Args:
             grams: start values for the G of some layers, by name; not of a model with ν = ∞.
         """
+        grams = grams or {}
+        known = set(self.layers) if self.config.nu < math.inf else set()
+        if not known.issuperset(grams):
+            raise ValueError(f"grams may be given for {sorted(known)}, got {sorted(grams)}")
         ii = self._input_gram()
         for name, layer in self._named_layers():
             with within(name):
-                ii = layer.start_gram_(ii, (grams or {}).get(name))
+                ii = layer.start_gram_(ii, grams.get(name))
         if self.output is not None:
             K_ii = self.kernel.inducing(pool_inducing(ii, self.num_pixels))
             with within("output"):

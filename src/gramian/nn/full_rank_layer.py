@@ -60,8 +60,7 @@ class FullRankLayer(nn.Module):
 
     def inducing(self, G_ii: Float[Tensor, "N N"]) -> FullRankState:
         """The training points through the layer."""
-        phi_ii = self.kernel.inducing(G_ii)
-        K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+        phi_ii, K_ii = self._kernels(G_ii)
         nu, learned = self.gram.nu, self.gram.inducing_gram
         if learned is None:
             return FullRankState(phi_ii, K_ii, None, K_ii.new_zeros(()))
@@ -91,8 +90,7 @@ class FullRankLayer(nn.Module):
         """Start at ``new``, or at the kernel K_ii that the layer meets, and return it."""
         if self.gram.inducing_gram is None:
             return self.inducing(G_ii).ii
-        phi_ii = self.kernel.inducing(G_ii)
-        K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+        _, K_ii = self._kernels(G_ii)
         G = K_ii if new is None else new
         if self.relative:
             L_K = cholesky(K_ii, what="K_ii")
@@ -100,6 +98,13 @@ class FullRankLayer(nn.Module):
         else:
             self.gram.set_to_(G)
         return self.inducing(G_ii).ii
+
+    def _kernels(
+        self, G_ii: Float[Tensor, "N N"]
+    ) -> tuple[Float[Tensor, "N N"], Float[Tensor, "n n"]]:
+        """K(G_ii), and Γ of it."""
+        phi_ii = self.kernel.inducing(G_ii)
+        return phi_ii, phi_ii if self.conv is None else self.conv.inducing(phi_ii)
 
 
 def kernel_of_pairs(kernel: Kernel, G: FullBlocks, K_ii: Float[Tensor, "N N"]) -> FullBlocks:

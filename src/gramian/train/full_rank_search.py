@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gramian.gram.errors import NumericalError
 from gramian.nn.full_rank import FullRankModel
-from gramian.nn.full_rank_config import PAIRS
+from gramian.nn.full_rank_cost import PAIRS
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ def search_(
             value.backward()
             gradient = parameters_to_vector([_gradient(p) for p in parameters]).double().cpu()
             if not (value.isfinite() and gradient.isfinite().all()):
-                raise FloatingPointError(f"the objective is {-value.item()}, or its gradient is")
+                raise FloatingPointError(
+                    f"objective {-value.item()}, or its gradient, is not finite"
+                )
         except (NumericalError, FloatingPointError) as error:
             if not objectives:
                 raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from gramian.gram.linalg import cholesky, solve_lower
-from gramian.nn.full_rank_config import KERNEL_COST, Cost
+from gramian.nn.full_rank_cost import KERNEL_COST, Cost
 from gramian.nn.kernels import NormalizedGaussian
 
 LARGEST_PRODUCT, LARGEST_PASS = 700, 2500

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from gramian.train.config import Kind, ModelConfig, TrainConfig, build_model
@@ -16,7 +15,7 @@ from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
 from gramian.train.engine import Engine
 from gramian.train.estimators.common import PredictorEstimator
 from gramian.train.estimators.streaming import Stream, stream_
-from gramian.train.estimators.tools import UNSCALED, TargetScale, no_type_check
+from gramian.train.estimators.tools import UNSCALED, TargetScale, draw_seed, no_type_check
 from gramian.train.natural import NaturalTrainer
 from gramian.train.predictor import Predictor
 from gramian.train.seeds import generator
@@ -106,7 +105,7 @@ class DKMEstimator(PredictorEstimator):
         """Train to the end, from fresh or present weights."""
         data = Dataset(x, y, class_names)
         going_on = self._continues()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = draw_seed(self.random_state)
         train, validation = data, None
         if self.early_stopping:
             draw = generator(seed, "validation split")
@@ -153,7 +152,7 @@ class DKMEstimator(PredictorEstimator):
         """One pass over a portion of the data; y may hold some of the classes only."""
         plan = self._plan(len(x))
         if not hasattr(self, "predictor_"):
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            seed = draw_seed(self.random_state)
             num_outputs = len(class_names) or y.shape[1]
             self.predictor_ = self._new_predictor(
                 x, num_outputs, plan, class_names, target_scale, seed

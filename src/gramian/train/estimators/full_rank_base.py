@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from rich.console import Console
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from gramian.gram.divergence import Divergence
-from gramian.nn.full_rank_config import FullRankConfig, FullRankLikelihood, estimate
+from gramian.nn.full_rank_config import FullRankConfig, FullRankLikelihood
+from gramian.nn.full_rank_cost import estimate
 from gramian.nn.inputs import Lengthscales
 from gramian.nn.kernels import Jitter
 from gramian.train.engine import Engine
@@ -31,6 +32,7 @@ from gramian.train.estimators.tools import (
     TargetScale,
     check_choice,
     check_count,
+    draw_seed,
     fit_row_scaler,
     no_type_check,
     tensor,
@@ -154,7 +156,7 @@ class FullRankEstimator(PredictorEstimator):
     ) -> None:
         """Train the best NNGP, and from there the model."""
         config = self._config(len(class_names) or None)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = draw_seed(self.random_state)
         engine = Engine(self.device, precision=self.precision)
         scaler = fit_row_scaler(x.movedim(1, -1).flatten(0, -2), bool(self.standardize))
         inputs = scale_channels(scaler, x, engine.dtype).to(engine.device)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 from torch import Tensor
 
 from gramian.train.data import RowScaler
@@ -32,6 +33,11 @@ def no_type_check(init: F) -> F:
 def tensor(array: Array, dtype: torch.dtype) -> Tensor:
     """A copy of an array as a tensor: read-only and strided arrays, too."""
     return torch.tensor(np.ascontiguousarray(array), dtype=dtype)
+
+
+def draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """One number that everything random in a fit comes from."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def fit_row_scaler(x: Tensor, standardize: bool) -> RowScaler:
