@@ -16,9 +16,9 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from gramian.experiments.bench.flops import count_flops
 from gramian.experiments.bench.subjects import DKMSubject
-from gramian.train.allocator import keep_freed_memory
+from gramian.experiments.cost.flops import count_flops
+from gramian.train.runtime.memory import keep_freed_memory
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt

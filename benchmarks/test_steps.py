@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from gramian.experiments.bench.subjects import DKMSubject, NetworkSubject, Subject
 from gramian.gram.blocks import GramBlocks
-from gramian.nn.conv import KernelConv
 from gramian.nn.conv_dkm import ConvDKMConfig
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.kernels import KERNELS
 from gramian.nn.layers import ResidualBlock, grams_of
-from gramian.nn.norm import GramNorm
-from gramian.nn.output import GPOutput
-from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.kernels import KERNELS
+from gramian.nn.steps.norm import GramNorm
+from gramian.nn.steps.output import GPOutput
+from gramian.nn.steps.pooling import NystromMean, SpatialMean
 from tests.samples import generator, random_gram
 
 P, BATCH, SPACE = 64, 64, (16, 16)

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from gramian.experiments.cli import main
+from gramian.experiments.cli.main import main
 from gramian.train.data import digits
 
 FOLDER = Path("runs/demo")

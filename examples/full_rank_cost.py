@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from gramian.experiments.bench.memory import peak_bytes
-from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import FullRankConfig
-from gramian.nn.full_rank_cost import PAIRS, estimate
-from gramian.train import plots
-from gramian.train.full_rank_search import maximise_
-from gramian.train.machine import Machine
-from gramian.train.plot_images import BLUE, GREY, ORANGE, STYLE
+from gramian.experiments.plots import training_plots as plots
+from gramian.experiments.plots.image_plots import BLUE, GREY, ORANGE, STYLE
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
+from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
+from gramian.train.cost.full_rank_cost import PAIRS, estimate
+from gramian.train.cost.machine import Machine
+from gramian.train.lbfgs import maximise_
+from gramian.train.runtime.memory import peak_bytes
 
 CONFIG, SPACE, FEATURES = FullRankConfig(), (4, 4), 8
 SIZES = {

@@ -19,13 +19,13 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gramian.experiments.plots.image_plots import BLACK, BLUE, GREY, ORANGE, STYLE
+from gramian.experiments.plots.training_plots import Figure, save
 from gramian.gram.divergence import gaussian_divergence
 from gramian.gram.linalg import cholesky
-from gramian.nn.full_rank import FullRankDKM
-from gramian.nn.full_rank_config import FullRankConfig
-from gramian.train.full_rank_search import maximise_from_nngp_
-from gramian.train.plot_images import BLACK, BLUE, GREY, ORANGE, STYLE
-from gramian.train.plots import Figure, save
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
+from gramian.nn.full_rank.full_rank_dkm import FullRankDKM
+from gramian.train.lbfgs import maximise_from_nngp_
 
 NOISE, WIDTH, NUM_TEST = 0.3, 1.7, 1000
 Array = NDArray[np.float64]

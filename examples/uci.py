@@ -23,11 +23,11 @@ import torch
 from linear_operator.utils.errors import NanError, NotPSDError  # type: ignore[import-untyped]
 from tabular import svgp
 
-from gramian.nn.full_rank import FullRankDKM
-from gramian.nn.full_rank_config import FullRankConfig
-from gramian.nn.kernels import Jitter
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
+from gramian.nn.full_rank.full_rank_dkm import FullRankDKM
+from gramian.nn.steps.kernels import Jitter
 from gramian.train.estimators import DKMRegressor
-from gramian.train.full_rank_search import maximise_from_nngp_, search_
+from gramian.train.lbfgs import maximise_from_nngp_, search_
 
 Array = np.ndarray[Any, Any]
 Prediction = tuple[Array, Array]  # mean and standard deviation

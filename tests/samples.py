@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gramian import SKR, GramBlocks, NormChoice
-from gramian.nn.conv import KernelConv
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.kernels import KERNELS, Kernel
-from gramian.nn.norm import GramNorm
-from gramian.nn.pooling import NystromMean, SpatialMean
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.kernels import KERNELS, Kernel
+from gramian.nn.steps.norm import GramNorm
+from gramian.nn.steps.pooling import NystromMean, SpatialMean
 
 Shape = tuple[int, ...]
 

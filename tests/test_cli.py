@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramian.experiments.cli import COMMANDS, main
+from gramian.experiments.cli.main import COMMANDS, main
 
 TINY = [
     "--preset", "digits", "--max_epochs", "2", "--train_size", "48", "--batch_size", "16",
@@ -41,7 +41,7 @@ def test_help_is_quick_and_names_every_command():
     assert done.returncode == 0
     for name in COMMANDS:
         assert name in done.stdout
-    check = "import sys, gramian.experiments.cli; sys.exit('torch' in sys.modules)"
+    check = "import sys, gramian.experiments.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
 
 
@@ -294,7 +294,7 @@ def test_data_with_other_classes(capsys, run_folder):
 
 def test_an_unexpected_error_shows_its_traceback(capsys, monkeypatch):
     monkeypatch.setattr(
-        "gramian.experiments.commands.info.describe_installation", lambda: 1 / 0, raising=True
+        "gramian.experiments.cli.commands.info.describe_installation", lambda: 1 / 0, raising=True
     )
     code, _, err = outcome(capsys, "info")
     assert code == 1

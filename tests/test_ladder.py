@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from gramian import SKR, ConvDKM, ConvDKMConfig, DenseDKM, DenseDKMConfig, NormChoice
+from gramian.gram.exact_gp import ExactGP
 from gramian.gram.full_blocks import pool_inducing
-from gramian.nn.exact_gp import ExactGP
-from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import FullRankConfig
-from gramian.nn.kernels import Jitter
-from gramian.train.full_rank_search import maximise_
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
+from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
+from gramian.nn.steps.kernels import Jitter
+from gramian.train.lbfgs import maximise_
 from tests.samples import generator, random_
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +52,7 @@ def test_the_trained_gram_matrix_tends_to_the_kernel_like_one_over_nu(x):
     """At the optimum ν/2 (K⁻¹ − G⁻¹) = dℓ/dG, ℓ the log evidence: G ≈ K + (2/ν) K (dℓ/dG) K."""
     y, build = rows(len(x), 2, seed=1), FullRankDKM if x.ndim == 2 else FullRankConvDKM
     errors = []
-    for nu in (1e2, 1e3):
+    for nu in (30.0, 300.0):
         model = build(x, y, replace(FULL, nu=nu))
         model.initialise_()
         for name, parameter in model.named_parameters():
@@ -66,7 +66,7 @@ def test_the_trained_gram_matrix_tends_to_the_kernel_like_one_over_nu(x):
         first_order = 2 * K @ (K.grad + K.grad.mT) / 2 @ K
         error = nu * (state.ii - state.K_ii) - first_order
         errors.append((error.norm() / first_order.norm()).item())
-    assert errors[1] < 0.01
+    assert errors[1] < 0.03
     assert errors[0] / errors[1] == pytest.approx(10, rel=0.3)
 
 

@@ -6,90 +6,95 @@ Public names are imported when they are first used, so that ``gramian --help`` n
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gramian._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from gramian.gram.blocks import GramBlocks as GramBlocks
     from gramian.gram.blocks import Marginals as Marginals
     from gramian.gram.conditional import VarianceCheck as VarianceCheck
+    from gramian.gram.deep_linear import deep_linear_optimum as deep_linear_optimum
     from gramian.gram.errors import NegativeVarianceError as NegativeVarianceError
     from gramian.gram.errors import NotPSDError as NotPSDError
     from gramian.gram.errors import NumericalError as NumericalError
     from gramian.gram.skr import SKR as SKR
+    from gramian.nn.baseline.network import Network as Network
+    from gramian.nn.baseline.network import NetworkConfig as NetworkConfig
+    from gramian.nn.contract import DKMResult as DKMResult
     from gramian.nn.conv_dkm import ConvDKM as ConvDKM
     from gramian.nn.conv_dkm import ConvDKMConfig as ConvDKMConfig
-    from gramian.nn.deep_linear import deep_linear_optimum as deep_linear_optimum
     from gramian.nn.dense_dkm import DenseDKM as DenseDKM
     from gramian.nn.dense_dkm import DenseDKMConfig as DenseDKMConfig
-    from gramian.nn.frozen import FrozenDKM as FrozenDKM
-    from gramian.nn.full_rank import FullRankConvDKM as FullRankConvDKM
-    from gramian.nn.full_rank import FullRankDKM as FullRankDKM
-    from gramian.nn.full_rank import FullRankTerms as FullRankTerms
-    from gramian.nn.full_rank_config import FullRankConfig as FullRankConfig
-    from gramian.nn.full_rank_cost import Cost as Cost
-    from gramian.nn.full_rank_cost import estimate as estimate
-    from gramian.nn.kernels import KERNELS as KERNELS
-    from gramian.nn.kernels import Jitter as Jitter
-    from gramian.nn.kernels import Kernel as Kernel
+    from gramian.nn.frozen.frozen_dkm import FrozenDKM as FrozenDKM
+    from gramian.nn.full_rank.full_rank_config import FullRankConfig as FullRankConfig
+    from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM as FullRankConvDKM
+    from gramian.nn.full_rank.full_rank_dkm import FullRankDKM as FullRankDKM
+    from gramian.nn.full_rank.full_rank_dkm import FullRankTerms as FullRankTerms
     from gramian.nn.likelihoods import Categorical as Categorical
     from gramian.nn.likelihoods import Gaussian as Gaussian
     from gramian.nn.model import DKM as DKM
-    from gramian.nn.network import Network as Network
-    from gramian.nn.network import NetworkConfig as NetworkConfig
-    from gramian.nn.norm import NormChoice as NormChoice
-    from gramian.nn.result import DKMResult as DKMResult
-    from gramian.train.estimators.full_rank import FullRankDKMClassifier as FullRankDKMClassifier
-    from gramian.train.estimators.full_rank import FullRankDKMRegressor as FullRankDKMRegressor
-    from gramian.train.estimators.full_rank import NNGPClassifier as NNGPClassifier
-    from gramian.train.estimators.full_rank import NNGPRegressor as NNGPRegressor
-    from gramian.train.estimators.images import ConvDKMClassifier as ConvDKMClassifier
-    from gramian.train.estimators.tables import DKMClassifier as DKMClassifier
-    from gramian.train.estimators.tables import DKMRegressor as DKMRegressor
-    from gramian.train.machine import Machine as Machine
+    from gramian.nn.steps.kernels import KERNELS as KERNELS
+    from gramian.nn.steps.kernels import Jitter as Jitter
+    from gramian.nn.steps.kernels import Kernel as Kernel
+    from gramian.nn.steps.norm import NormChoice as NormChoice
+    from gramian.train.cost.full_rank_cost import Cost as Cost
+    from gramian.train.cost.full_rank_cost import estimate as estimate
+    from gramian.train.cost.machine import Machine as Machine
+    from gramian.train.estimators.full_rank_estimators import (
+        FullRankDKMClassifier as FullRankDKMClassifier,
+    )
+    from gramian.train.estimators.full_rank_estimators import (
+        FullRankDKMRegressor as FullRankDKMRegressor,
+    )
+    from gramian.train.estimators.full_rank_estimators import NNGPClassifier as NNGPClassifier
+    from gramian.train.estimators.full_rank_estimators import NNGPRegressor as NNGPRegressor
+    from gramian.train.estimators.image_estimators import ConvDKMClassifier as ConvDKMClassifier
+    from gramian.train.estimators.table_estimators import DKMClassifier as DKMClassifier
+    from gramian.train.estimators.table_estimators import DKMRegressor as DKMRegressor
     from gramian.train.objective import Terms as Terms
     from gramian.train.objective import objective as objective
-    from gramian.train.predictor import Predictor as Predictor
+    from gramian.train.predict.predictor import Predictor as Predictor
 
-__version__ = "0.1.0.dev0"
 
 _HOME = {
     "DKM": "nn.model",
-    "KERNELS": "nn.kernels",
+    "KERNELS": "nn.steps.kernels",
     "SKR": "gram.skr",
     "Categorical": "nn.likelihoods",
     "ConvDKM": "nn.conv_dkm",
-    "ConvDKMClassifier": "train.estimators.images",
+    "ConvDKMClassifier": "train.estimators.image_estimators",
     "ConvDKMConfig": "nn.conv_dkm",
-    "Cost": "nn.full_rank_cost",
-    "DKMClassifier": "train.estimators.tables",
-    "DKMRegressor": "train.estimators.tables",
-    "DKMResult": "nn.result",
+    "Cost": "train.cost.full_rank_cost",
+    "DKMClassifier": "train.estimators.table_estimators",
+    "DKMRegressor": "train.estimators.table_estimators",
+    "DKMResult": "nn.contract",
     "DenseDKM": "nn.dense_dkm",
     "DenseDKMConfig": "nn.dense_dkm",
-    "FrozenDKM": "nn.frozen",
-    "FullRankConfig": "nn.full_rank_config",
-    "FullRankConvDKM": "nn.full_rank",
-    "FullRankDKM": "nn.full_rank",
-    "FullRankDKMClassifier": "train.estimators.full_rank",
-    "FullRankDKMRegressor": "train.estimators.full_rank",
-    "FullRankTerms": "nn.full_rank",
+    "FrozenDKM": "nn.frozen.frozen_dkm",
+    "FullRankConfig": "nn.full_rank.full_rank_config",
+    "FullRankConvDKM": "nn.full_rank.full_rank_dkm",
+    "FullRankDKM": "nn.full_rank.full_rank_dkm",
+    "FullRankDKMClassifier": "train.estimators.full_rank_estimators",
+    "FullRankDKMRegressor": "train.estimators.full_rank_estimators",
+    "FullRankTerms": "nn.full_rank.full_rank_dkm",
     "Gaussian": "nn.likelihoods",
     "GramBlocks": "gram.blocks",
-    "Jitter": "nn.kernels",
-    "Kernel": "nn.kernels",
-    "Machine": "train.machine",
+    "Jitter": "nn.steps.kernels",
+    "Kernel": "nn.steps.kernels",
+    "Machine": "train.cost.machine",
     "Marginals": "gram.blocks",
-    "NNGPClassifier": "train.estimators.full_rank",
-    "NNGPRegressor": "train.estimators.full_rank",
+    "NNGPClassifier": "train.estimators.full_rank_estimators",
+    "NNGPRegressor": "train.estimators.full_rank_estimators",
     "NegativeVarianceError": "gram.errors",
-    "Network": "nn.network",
-    "NetworkConfig": "nn.network",
-    "NormChoice": "nn.norm",
+    "Network": "nn.baseline.network",
+    "NetworkConfig": "nn.baseline.network",
+    "NormChoice": "nn.steps.norm",
     "NotPSDError": "gram.errors",
     "NumericalError": "gram.errors",
-    "Predictor": "train.predictor",
+    "Predictor": "train.predict.predictor",
     "Terms": "train.objective",
     "VarianceCheck": "gram.conditional",
-    "deep_linear_optimum": "nn.deep_linear",
-    "estimate": "nn.full_rank_cost",
+    "deep_linear_optimum": "gram.deep_linear",
+    "estimate": "train.cost.full_rank_cost",
     "objective": "train.objective",
 }
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from gramian.experiments.cli import main
+from gramian.experiments.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,14 +5,15 @@ import sys
 import pytest
 import torch
 
+from gramian.experiments.bench import benchmark as bench_run
 from gramian.experiments.bench import measure
-from gramian.experiments.bench import run as bench_run
-from gramian.experiments.bench.measure import Comparison, compare, num_threads
-from gramian.experiments.bench.memory import memory_of_training
+from gramian.experiments.bench.bench_text import as_text
+from gramian.experiments.bench.measure import Comparison, compare
 from gramian.experiments.bench.parts import PARTS, WRAPPED, Ledger, patched, step_totals
-from gramian.experiments.bench.report import as_text
+from gramian.experiments.bench.process_memory import memory_of_training
 from gramian.experiments.bench.subjects import BenchConfig, DKMSubject, NetworkSubject
-from gramian.experiments.cli import main
+from gramian.experiments.cli.main import main
+from gramian.train.runtime.threads import num_threads
 
 TINY = ["--width", "4", "--batch", "2", "--repeats", "2", "--threads", "1"]
 PNG = b"\x89PNG\r\n"
@@ -88,7 +89,7 @@ def test_text_and_plot(bench):
 
 def test_text_goes_to_standard_output(capsys, monkeypatch, bench):
     monkeypatch.setattr(
-        "gramian.experiments.commands.bench.run_bench", lambda config, memory, parts: bench[0]
+        "gramian.experiments.cli.commands.bench.run_bench", lambda config, memory, parts: bench[0]
     )
     assert main(["bench", *TINY]) == 0
     assert "training step" in capsys.readouterr().out

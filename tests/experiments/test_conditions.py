@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from gramian.experiments.conditions import run as conditions_run
-from gramian.experiments.conditions.run import Task, run_figure, tasks_of
+from gramian.experiments.conditions import sweep_runs as conditions_run
 from gramian.experiments.conditions.sweep import FIGURES, Figure, load_published
+from gramian.experiments.conditions.sweep_runs import Task, run_figure, tasks_of
 from gramian.experiments.conditions.toy import Toy, TwoClasses
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import NotPSDError
 from gramian.nn.likelihoods import Categorical
-from gramian.train.checkpoint import CheckpointError
-from gramian.train.signals import Stopped
+from gramian.train.record.checkpoint import CheckpointError
+from gramian.train.runtime.signals import Stopped
 
 FIGURE = FIGURES["figure-conditions"]
 ROWS = [(panel, curve) for panel in FIGURE.panels for curve in panel.curves]
@@ -238,7 +238,9 @@ def test_wrong_numbers_are_refused(tmp_path, wrong):
 
 def test_without_matplotlib_nothing_is_trained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "gramian.experiments.conditions.figure", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "gramian.experiments.conditions.conditions_figure", raising=False
+    )
     with pytest.raises(ImportError, match=r"pip install 'gramian\[plots\]'"):
         run_figure(SMALL, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -7,9 +7,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d, cross_entropy
 
-from gramian.experiments.bench.flops import Healthy, count_flops
+from gramian.experiments.cost.flops import Healthy, count_flops
+from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
-from gramian.nn.resnet import ResNet
 from gramian.train.objective import objective
 from tests.samples import generator
 

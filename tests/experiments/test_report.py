@@ -9,15 +9,15 @@ import pytest
 from markdown_it import MarkdownIt
 from scipy import stats
 
-from gramian.experiments.commands.report import run
+from gramian.experiments.cli.commands.report import run
+from gramian.experiments.plots.training_plots import Figure, save
 from gramian.experiments.published import quoted_rows
 from gramian.experiments.report import latex, markdown
-from gramian.experiments.report.figures import curve_figure
+from gramian.experiments.report.curve_figures import curve_figure
 from gramian.experiments.report.gather import gather
-from gramian.experiments.report.tables import precision_grids, result_grid
+from gramian.experiments.report.grids import precision_grids, result_grid
 from gramian.experiments.report.write import write_report
 from gramian.train.data.errors import DataError, DataMissingError
-from gramian.train.plots import Figure, save
 
 EVIL = '<img src=x onerror="alert(1)"> & _50% | $x$'
 ROWS = {  # key: (label, published, difference, {seed: (accuracy, log-likelihood), epoch, or None})

@@ -16,14 +16,14 @@ import pytest
 import yaml
 
 from gramian import SKR
-from gramian.experiments.cli import main
+from gramian.experiments.cli.main import main
 from gramian.experiments.published import experiments
-from gramian.experiments.reproduce import run as runner
+from gramian.experiments.reproduce import table_runs as runner
 from gramian.experiments.reproduce.plan import Changes, Plan
 from gramian.experiments.reproduce.registry import TABLES, Table
 from gramian.gram.errors import NegativeVarianceError
-from gramian.train.data.registry import REGISTRY
-from gramian.train.schedule import lr_factor
+from gramian.train.data.downloads.registry import REGISTRY
+from gramian.train.optimise import lr_factor
 from gramian.train.trainer import Trainer, TrainingFailed
 
 TINY = ["--data", "digits", "--train_size", "48", "--epochs", "2", "--quiet"]

@@ -6,17 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gramian.experiments.cli import main
-from gramian.experiments.simulate import run
-from gramian.experiments.simulate.device import REASONS, Rates
-from gramian.experiments.simulate.report import as_text
-from gramian.experiments.simulate.run import read_preset, simulate
-from gramian.experiments.simulate.steps import Memory, StepCost, dkm_step, network_step
-from gramian.experiments.simulate.trace import traced
-from gramian.gram import passes
+from gramian.experiments.cli.main import main
+from gramian.experiments.cost import simulation as run
+from gramian.experiments.cost.cost_text import as_text
+from gramian.experiments.cost.device import REASONS, Rates
+from gramian.experiments.cost.simulation import read_preset, simulate
+from gramian.experiments.cost.steps import Memory, StepCost, dkm_step, network_step
+from gramian.experiments.cost.trace import traced
+from gramian.gram.fast import passes
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.train.config import ConfigError
 from gramian.train.objective import objective
+from gramian.train.presets import presets
 from tests.samples import generator
 
 SMALL = ConvDKMConfig(
@@ -41,8 +42,8 @@ model:
 def small_preset(monkeypatch, tmp_path):
     path = tmp_path / "small_cifar10.yaml"
     path.write_text(PRESET)
-    presets = run.presets() | {"small_cifar10": path}
-    monkeypatch.setattr(run, "presets", lambda: presets)
+    known = presets() | {"small_cifar10": path}
+    monkeypatch.setattr("gramian.train.presets.presets", lambda: known)
     return path
 
 
@@ -258,8 +259,8 @@ def test_other_kinds_of_models_are_refused(small_preset):
 
 
 def test_wrong_words(monkeypatch, capsys):
-    known = {name: path for name, path in run.presets().items() if name != "small_cifar10"}
-    monkeypatch.setattr(run, "presets", lambda: known)
+    known = {name: path for name, path in presets().items() if name != "small_cifar10"}
+    monkeypatch.setattr("gramian.train.presets.presets", lambda: known)
     for words, message in (
         (["--scale", "small"], "reads the preset small_cifar10, which is not there"),
         (["runs/some", "--scale", "paper"], "not both"),

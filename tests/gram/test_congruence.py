@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gramian.gram import congruence as module
-from gramian.gram.congruence import congruence, symmetric_product
+from gramian.gram.fast import congruence as module
+from gramian.gram.fast.congruence import congruence, symmetric_product
 from tests.samples import generator, random_psd
 
 SHAPES = [(5, 3, 4), (1, 2, 6), (9, 1, 2)]

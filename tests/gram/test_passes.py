@@ -3,8 +3,14 @@
 import pytest
 import torch
 
-from gramian.gram import passes
-from gramian.gram.passes import condition_diagonal, cross, normalized_gaussian, project, row_blocks
+from gramian.gram.fast import passes
+from gramian.gram.fast.passes import (
+    condition_diagonal,
+    cross,
+    normalized_gaussian,
+    project,
+    row_blocks,
+)
 from tests.samples import generator
 
 N, P, GAMMA = 7, 4, 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gramian import SKR, NegativeVarianceError, NormChoice, VarianceCheck
-from gramian.nn.kernels import KERNELS, NormalizedGaussian
+from gramian.nn.steps.kernels import KERNELS, NormalizedGaussian
 from tests.nn.test_models import DENSE, SMALL, conv_model, dense_model, images, rows
 from tests.samples import random_
 

@@ -12,23 +12,23 @@ from torch.func import functional_call
 from gramian import SKR, DenseDKM, DenseDKMConfig, NegativeVarianceError, NotPSDError, objective
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import VarianceCheck
+from gramian.gram.deep_linear import best_root, deep_linear_optimum
+from gramian.gram.exact_gp import ExactGP, dirichlet_targets
 from gramian.gram.full_blocks import FullBlocks, PairConvolution, pool_inducing
-from gramian.nn.conv import KernelConv
-from gramian.nn.deep_linear import best_root, deep_linear_optimum
-from gramian.nn.exact_gp import ExactGP, dirichlet_targets
-from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import FullRankConfig, check_training_data
-from gramian.nn.full_rank_cost import estimate, free_memory
-from gramian.nn.full_rank_layer import kernel_of_pairs
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.inputs import PatchInput
-from gramian.nn.kernels import KERNELS, Jitter, Linear
+from gramian.nn.full_rank.full_rank_config import FullRankConfig, check_training_data
+from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
+from gramian.nn.full_rank.full_rank_layer import kernel_of_pairs
 from gramian.nn.layers import DKMLayer
 from gramian.nn.likelihoods import draw_noise
 from gramian.nn.model import DKM
-from gramian.nn.norm import GramNorm, NormChoice
-from gramian.nn.output import GPOutput, RelativeOutput
-from gramian.nn.pooling import NystromMean
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.inputs import PatchInput
+from gramian.nn.steps.kernels import KERNELS, Jitter, Linear
+from gramian.nn.steps.norm import GramNorm, NormChoice
+from gramian.nn.steps.output import GPOutput, RelativeOutput
+from gramian.nn.steps.pooling import NystromMean
+from gramian.train.cost.full_rank_cost import check_memory, estimate
 from tests import reference
 from tests.samples import KERNEL_STEPS, flatten, generator, random_, random_features, random_psd
 
@@ -771,19 +771,10 @@ def test_models_that_are_too_large_are_refused_with_the_remedy():
     need = f"{estimate(CONFIG, 2, (8, 8)).bytes / 1e9:.3g}"
     sizes = r"P = 2 .* S = 64 .* 128 × 128"
     with pytest.raises(MemoryError, match=rf"{sizes} .* {need} GB, but 1e-05 GB are allowed: take"):
-        FullRankConvDKM(x, targets(x, num_outputs=1), CONFIG, memory=10_000)
+        check_memory(CONFIG, x, num_outputs=1, memory=10_000)
     huge = torch.zeros(1, 1, dtype=torch.float64).expand(300_000, 1)
     with pytest.raises(MemoryError, match=r"GB are free: .* DenseDKM and ConvDKM"):
-        FullRankDKM(huge, huge, CONFIG)
-
-
-def test_where_free_memory_is_unknown_nothing_is_refused(monkeypatch):
-    def missing(self):
-        raise FileNotFoundError(self)
-
-    monkeypatch.setattr("gramian.nn.full_rank_cost.Path.read_text", missing)
-    assert free_memory(torch.device("cpu")) is None
-    assert build(rows()).predict(rows(2)).mean.shape == (2, 2)
+        check_memory(CONFIG, huge, num_outputs=1)
 
 
 def test_the_cost_of_pixels_strides_and_the_nngp():
@@ -795,4 +786,3 @@ def test_the_cost_of_pixels_strides_and_the_nngp():
     fixed = estimate(replace(CONFIG, nu=math.inf), 10, (4, 4))
     assert fixed.flops < pixels.flops / 100
     assert fixed.bytes < pixels.bytes
-    assert free_memory(torch.device("cpu")) > 0

@@ -23,8 +23,8 @@ from gramian import (
     objective,
 )
 from gramian.nn.checks import check_features
-from gramian.nn.kernels import KERNELS, Jitter
 from gramian.nn.layers import ResidualBlock
+from gramian.nn.steps.kernels import KERNELS, Jitter
 from tests import reference
 from tests.samples import flatten, generator, random_
 

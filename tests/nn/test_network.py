@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gramian.nn.network import Network, NetworkConfig
+from gramian.nn.baseline.network import Network, NetworkConfig
 from gramian.train.objective import objective
 from tests.samples import generator
 

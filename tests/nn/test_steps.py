@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from torch.nn.functional import avg_pool2d
 
 from gramian import SKR, GramBlocks, NormChoice, VarianceCheck
-from gramian.gram import windows
-from gramian.gram.windows import window_mean
-from gramian.nn.conv import KernelConv
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.inputs import DenseInput, PatchInput
-from gramian.nn.kernels import KERNELS, Jitter, Kernel
-from gramian.nn.norm import GramNorm
-from gramian.nn.output import GPOutput
-from gramian.nn.pooling import SpatialMean
-from gramian.nn.positive_definite import PositiveDefinite
-from gramian.nn.whitening import ZCA
+from gramian.gram.fast import windows
+from gramian.gram.fast.windows import window_mean
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.inputs import DenseInput, PatchInput
+from gramian.nn.steps.kernels import KERNELS, Jitter, Kernel
+from gramian.nn.steps.norm import GramNorm
+from gramian.nn.steps.output import GPOutput
+from gramian.nn.steps.pooling import SpatialMean
+from gramian.nn.steps.positive_definite import PositiveDefinite
+from gramian.nn.steps.whitening import ZCA
 from tests import reference
 from tests.samples import flatten, generator, grams, random_, random_gram, random_psd
 
@@ -368,7 +368,7 @@ def test_whitening_in_chunks_is_whitening_at_once(monkeypatch):
     images = torch.randn(10, 2, 3, 3, generator=generator(0), dtype=torch.float64) + 5
     whole, chunked = ZCA((2, 3, 3)).double(), ZCA((2, 3, 3)).double()
     whole.fit_(images)
-    monkeypatch.setattr("gramian.nn.whitening.CHUNK", 3)
+    monkeypatch.setattr("gramian.nn.steps.whitening.CHUNK", 3)
     chunked.fit_(images)
     for name, buffer in whole.named_buffers():
         torch.testing.assert_close(chunked.get_buffer(name), buffer, rtol=1e-9, atol=1e-12)

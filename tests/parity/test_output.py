@@ -5,7 +5,7 @@ import torch
 
 from gramian import DKMResult, Marginals, objective
 from gramian.nn.likelihoods import Categorical, Gaussian, sample
-from gramian.nn.output import GPOutput
+from gramian.nn.steps.output import GPOutput
 from tests.parity.fixture import (
     LAYER,
     assert_close,

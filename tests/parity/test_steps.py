@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from gramian import SKR, NormChoice
-from gramian.nn.conv import KernelConv
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.inputs import DenseInput, PatchInput
-from gramian.nn.kernels import KERNELS, Jitter
-from gramian.nn.norm import GramNorm
-from gramian.nn.pooling import NystromMean, SpatialMean
-from gramian.nn.whitening import ZCA
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.inputs import DenseInput, PatchInput
+from gramian.nn.steps.kernels import KERNELS, Jitter
+from gramian.nn.steps.norm import GramNorm
+from gramian.nn.steps.pooling import NystromMean, SpatialMean
+from gramian.nn.steps.whitening import ZCA
 from tests.parity.fixture import (
     FOLDER,
     LAYER,

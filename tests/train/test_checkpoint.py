@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from gramian.train.checkpoint import (
+from gramian.train.record.checkpoint import (
     CheckpointError,
     CheckpointFolder,
     check_same_settings,
@@ -12,7 +12,7 @@ from gramian.train.checkpoint import (
     load,
     save,
 )
-from gramian.train.files import write_text_atomically
+from gramian.train.record.files import write_text_atomically
 
 STATE = {
     "model": {"weight": torch.arange(6.0).view(2, 3), "flag": torch.tensor(True)},

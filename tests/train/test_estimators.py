@@ -18,10 +18,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import Categorical
 from gramian.train.estimators import DKMClassifier, DKMRegressor
-from gramian.train.estimators.images import ConvDKMClassifier
+from gramian.train.estimators.image_estimators import ConvDKMClassifier
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
-from gramian.train.predictor import PretrainedError
+from gramian.train.predict.predictor import PretrainedError
 
 FAST = {"num_inducing": 12, "max_epochs": 15, "num_samples": 32, "random_state": 0}
 FAST_CONV = {

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from gramian import ConvDKMConfig, DenseDKMConfig, NormChoice, Predictor, VarianceCheck
-from gramian.experiments.cli import main
-from gramian.experiments.commands.export import as_text
-from gramian.nn.kernels import KERNELS, ArcCosine, Matern32, Matern52
-from gramian.train import export as exporting
+from gramian.experiments.cli.commands.export import as_text
+from gramian.experiments.cli.main import main
+from gramian.nn.steps.kernels import KERNELS, ArcCosine, Matern32, Matern52
 from gramian.train.config import build_model
 from gramian.train.data import Normaliser, RowScaler
-from gramian.train.export import (
+from gramian.train.predict import export as exporting
+from gramian.train.predict.export import (
     EXTRAS,
     METADATA,
     Export,

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gramian.experiments.bench.flops import count_flops
-from gramian.nn.full_rank import FullRankConvDKM, FullRankDKM
-from gramian.nn.full_rank_config import FullRankConfig
-from gramian.nn.full_rank_cost import HEAP_BLOCK, KERNEL_COST, Cost, estimate
-from gramian.nn.kernels import KERNELS
-from gramian.train.machine import Machine
+from gramian.experiments.cost.flops import count_flops
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
+from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
+from gramian.nn.steps.kernels import KERNELS
+from gramian.train.cost.full_rank_cost import HEAP_BLOCK, KERNEL_COST, Cost, estimate
+from gramian.train.cost.machine import Machine
 from tests.samples import generator
 
 CONFIG = FullRankConfig()

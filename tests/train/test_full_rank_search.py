@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gramian import FullRankConfig, FullRankDKM, NotPSDError, deep_linear_optimum
-from gramian.nn.kernels import Jitter
-from gramian.train.full_rank_search import maximise_, maximise_from_nngp_
+from gramian.nn.steps.kernels import Jitter
+from gramian.train.lbfgs import maximise_, maximise_from_nngp_
 from tests.samples import generator
 
 CONFIG = FullRankConfig(

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gramian import SKR, ConvDKM, ConvDKMConfig
-from gramian.train import memory
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.memory import (
+from gramian.train.cost.expectation import step_memory as memory
+from gramian.train.cost.step_memory import (
     choose_recomputed,
     layer_memories,
     layers_to_recompute,

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from sklearn.metrics import accuracy_score, brier_score_loss, confusion_matrix, log_loss
 from torchmetrics.utilities import dim_zero_sum
 
-from gramian.train.metrics import ClassificationMetrics, RegressionMetrics
+from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
 
 
 def predictions(num=200, num_classes=5, dtype=torch.float64):

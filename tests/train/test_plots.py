@@ -7,8 +7,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from gramian.train import plots
-from gramian.train.metrics import ClassificationMetrics
+from gramian.experiments.plots import training_plots as plots
+from gramian.train.predict.metrics import ClassificationMetrics
 
 LAYERS = [f"layers.{k}.gram" for k in range(20)]
 RNG = np.random.default_rng(0)
@@ -215,7 +215,7 @@ def test_saving_writes_a_png_and_nothing_else(tmp_path):
 def test_plots_touch_no_global_state():
     code = """
 import sys, matplotlib
-from gramian.train import plots
+from gramian.experiments.plots import training_plots as plots
 before = matplotlib.rcParams.copy()
 plots.learning_curves([{"epoch": 1, "objective": 1.0}])
 assert matplotlib.rcParams.copy() == before
@@ -226,6 +226,6 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_without_matplotlib_the_import_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "gramian.train.plots")
+    monkeypatch.delitem(sys.modules, "gramian.experiments.plots.training_plots")
     with pytest.raises(ImportError, match=r"pip install 'gramian\[plots\]'"):
-        import gramian.train.plots  # noqa: F401
+        import gramian.experiments.plots.training_plots  # noqa: F401

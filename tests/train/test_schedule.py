@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from gramian.train.schedule import lr_factor
-from gramian.train.seeds import generator
+from gramian.train.optimise import lr_factor
+from gramian.train.runtime.seeds import generator
 
 PUBLISHED = (2 / 3, 11 / 12)
 

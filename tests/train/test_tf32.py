@@ -7,13 +7,13 @@ from torch.nn.functional import conv2d, cross_entropy, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from gramian.gram.congruence import congruence, symmetric_product
+from gramian.gram.fast.congruence import congruence, symmetric_product
+from gramian.gram.fast.passes import project
 from gramian.gram.linalg import cholesky, solve_lower
-from gramian.gram.passes import project
-from gramian.nn.resnet import ResNet
-from gramian.train.run_folder import RunFolder
-from gramian.train.signals import Stopped
-from gramian.train.tf32 import FACTORS, emulate_tf32, round_to_tf32
+from gramian.nn.baseline.resnet import ResNet
+from gramian.train.record.run_folder import RunFolder
+from gramian.train.runtime.signals import Stopped
+from gramian.train.runtime.tf32 import FACTORS, emulate_tf32, round_to_tf32
 from tests.train.test_trainer import stop_after
 from tests.train.tiny import assert_same_weights, config, trainer, weights
 

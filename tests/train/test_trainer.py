@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gramian import SKR, NormChoice, NotPSDError
-from gramian.train.checkpoint import CheckpointError
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.predictor import Predictor
-from gramian.train.run_folder import RunFolder
-from gramian.train.signals import Stopped, StopSignals
+from gramian.train.predict.predictor import Predictor
+from gramian.train.record.checkpoint import CheckpointError
+from gramian.train.record.run_folder import RunFolder
+from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.step import Place, batch_indices
 from gramian.train.trainer import TrainingFailed
 from tests.train.tiny import MODEL, assert_same_weights, config, trainer, weights

@@ -5,7 +5,7 @@ import torch
 from gramian import ConvDKMConfig, Predictor
 from gramian.train.config import TrainConfig, build_model
 from gramian.train.data import Augmentation, Normaliser, digits
-from gramian.train.engine import Engine
+from gramian.train.runtime.engine import Engine
 from gramian.train.task import Task, fit_model_config
 from gramian.train.trainer import Trainer
 

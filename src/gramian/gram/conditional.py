@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gramian.gram.errors import NegativeVarianceError
+from gramian.gram.fast.passes import cross, project
 from gramian.gram.linalg import solve_right
-from gramian.gram.passes import cross, project
 
 NARROW = 16
 """With fewer columns, W is multiplied as part of W̃: narrow matrix products are slow."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramian.nn.config import DKMConfig
-from gramian.nn.conv import KernelConv, MixingStart
-from gramian.nn.inputs import PatchInput
 from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import Categorical
 from gramian.nn.model import DKM, Layer
-from gramian.nn.pooling import NystromMean, Pooling, SpatialMean
-from gramian.nn.whitening import ZCA
+from gramian.nn.steps.conv import KernelConv, MixingStart
+from gramian.nn.steps.inputs import PatchInput
+from gramian.nn.steps.pooling import NystromMean, Pooling, SpatialMean
+from gramian.nn.steps.whitening import ZCA
 
 Space = tuple[int, ...]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramian.nn.config import DKMConfig
-from gramian.nn.inputs import DenseInput, Lengthscales
 from gramian.nn.layers import DKMLayer
 from gramian.nn.likelihoods import Categorical, Gaussian
 from gramian.nn.model import DKM, Layer
-from gramian.nn.norm import NormChoice
+from gramian.nn.steps.inputs import DenseInput, Lengthscales
+from gramian.nn.steps.norm import NormChoice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,6 @@ from torch import Tensor, nn
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional
 from gramian.gram.errors import within
-from gramian.nn.conv import KernelConv
-from gramian.nn.gram_layer import GramLayer, GramSample, condition_together, sample_together
-from gramian.nn.kernels import Kernel
-from gramian.nn.norm import GramNorm
 from gramian.nn.states import (
     BlockDraft,
     BlockState,
@@ -27,6 +23,10 @@ from gramian.nn.states import (
     above,
     below,
 )
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer, GramSample, condition_together, sample_together
+from gramian.nn.steps.kernels import Kernel
+from gramian.nn.steps.norm import GramNorm
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,20 @@ from torch.utils.checkpoint import checkpoint
 
 from gramian.gram.blocks import GramBlocks, Marginals
 from gramian.gram.errors import within
-from gramian.nn.conv import KernelConv
-from gramian.nn.frozen import FrozenDKM
-from gramian.nn.frozen_layers import FrozenOutput, freeze_layers
-from gramian.nn.gram_layer import GramLayer
-from gramian.nn.inputs import DenseInput, PatchInput
-from gramian.nn.kernels import Kernel
+from gramian.nn.contract import DKMResult, InducingChain, Trainable
+from gramian.nn.frozen.frozen_dkm import FrozenDKM
+from gramian.nn.frozen.frozen_layers import FrozenOutput, freeze_layers
 from gramian.nn.layers import DKMLayer, ResidualBlock, condition, sample
 from gramian.nn.likelihoods import Categorical, Gaussian
-from gramian.nn.norm import GramNorm
-from gramian.nn.output import GPOutput
-from gramian.nn.pooling import PooledState, Pooling
-from gramian.nn.result import DKMResult, InducingChain
 from gramian.nn.states import BlockDraft, ByPath, LayerDraft, above, below
-from gramian.nn.trainable import Trainable
-from gramian.nn.whitening import ZCA
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.inputs import DenseInput, PatchInput
+from gramian.nn.steps.kernels import Kernel
+from gramian.nn.steps.norm import GramNorm
+from gramian.nn.steps.output import GPOutput
+from gramian.nn.steps.pooling import PooledState, Pooling
+from gramian.nn.steps.whitening import ZCA
 
 Layer = DKMLayer | ResidualBlock
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gramian.gram.conditional import Conditional
-from gramian.nn.gram_layer import GramSample
+from gramian.nn.steps.gram_layer import GramSample
 
 T = TypeVar("T")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from gramian.nn.baseline.network import Network, NetworkConfig
+from gramian.nn.contract import Trainable
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
-from gramian.nn.network import Network, NetworkConfig
-from gramian.nn.trainable import Trainable
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 Kind = Literal["conv", "dense", "network"]
 ModelConfig = ConvDKMConfig | DenseDKMConfig | NetworkConfig
@@ -147,21 +151,43 @@ def model_config_to_dict(config: ModelConfig) -> dict[str, Any]:
     return {"kind": kind, **_plain(asdict(config))}
 
 
-def model_config_from_dict(values: dict[str, Any]) -> ModelConfig:
+def model_config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """The inverse of ``model_config_to_dict``; every value is checked against its type."""
-    from jsonargparse import ArgumentParser
-
     rest = dict(values)
     kind = rest.pop("kind", None)
+    config: ModelConfig = _instantiate(f"a {kind} model", {"model": rest}, kind).model
+    return config
+
+
+def config_from_dict(values: Mapping[str, Any]) -> TrainConfig:
+    """The inverse of ``TrainConfig.to_dict``; what is not given has its default."""
+    kind = values.get("kind", "conv")
+    built = _instantiate("a training run", dict(values), kind, add_train_arguments)
+    return TrainConfig(**vars(built))
+
+
+def add_train_arguments(parser: ArgumentParser) -> None:
+    """The fields of TrainConfig as options, but for the model's."""
+    parser.add_class_arguments(TrainConfig, None, as_group=False, skip={"model"})
+
+
+def _instantiate(
+    what: str,
+    values: dict[str, Any],
+    kind: str | None,
+    add_more: Callable[[ArgumentParser], None] = lambda parser: None,
+) -> Any:
+    from jsonargparse import ArgumentParser
+
     if kind not in MODEL_CONFIGS:
         raise ConfigError(f"unknown kind of model {kind!r}; known are {sorted(MODEL_CONFIGS)}")
     parser = ArgumentParser(exit_on_error=False)
+    add_more(parser)
     parser.add_class_arguments(MODEL_CONFIGS[kind], "model")
     try:
-        config: ModelConfig = parser.instantiate(parser.parse_object({"model": rest})).model
+        return parser.instantiate(parser.parse_object(values))
     except Exception as error:
-        raise ConfigError(f"not a configuration of a {kind} model: {error}") from error
-    return config
+        raise ConfigError(f"not a configuration of {what}: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -22,9 +22,9 @@ from torch import Tensor
 from gramian.gram.blocks import GramBlocks, Marginals
 from gramian.gram.errors import NumericalError, within
 from gramian.gram.linalg import cholesky, solve_lower, solve_upper
+from gramian.nn.contract import InducingChain
 from gramian.nn.likelihoods import Categorical, Gaussian, sample
 from gramian.nn.model import DKM
-from gramian.nn.result import InducingChain
 from gramian.train.step import Place, batch_indices
 from gramian.train.trainer import Trainer
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from gramian.nn.contract import DKMResult
 from gramian.nn.likelihoods import Likelihood
-from gramian.nn.result import DKMResult
 
 
 @dataclass(frozen=True, slots=True)

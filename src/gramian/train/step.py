@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from gramian.gram.errors import NonFiniteError
-from gramian.nn.gram_layer import GramLayer
+from gramian.nn.contract import DKMResult, Trainable
 from gramian.nn.model import DKM
-from gramian.nn.result import DKMResult
-from gramian.nn.trainable import Trainable
-from gramian.train.engine import Engine, Forward
+from gramian.nn.steps.gram_layer import GramLayer
 from gramian.train.objective import Terms, objective
-from gramian.train.seeds import generator
+from gramian.train.record.run_folder import Row
+from gramian.train.runtime.engine import Engine, Forward
+from gramian.train.runtime.seeds import generator
 from gramian.train.task import Task
+
+Sums = dict[str, int | float]
+"""Over the steps of the epoch under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +109,35 @@ def check_finite(model: Trainable, terms: Terms) -> None:
     for name, norm in zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True):
         if not norm.isfinite():
             raise NonFiniteError(f"the gradient of {name}")
+
+
+def add_step(sums: Sums, result: StepResult, seconds: float) -> Sums:
+    """The sums with one more step."""
+    terms = result.terms
+    new = {
+        "objective": terms.total.item(),
+        "expected_log_likelihood": terms.expected_log_lik.item(),
+        "total_kl": terms.kl.item(),
+        **{f"kl/{path}": value for path, value in result.kl.items()},
+        "correct": result.correct,
+        "count": result.count,
+        "clamped": result.clamped,
+        "seconds": seconds,
+        "steps": 1,
+    }
+    return {name: sums.get(name, 0) + value for name, value in new.items()}
+
+
+def epoch_row(sums: Sums, engine: Engine, is_classifier: bool) -> Row:
+    """Means over the steps; accuracy over all data points of all processes; totals of the rest."""
+    means = dict(sums)
+    steps, seconds, clamped = means.pop("steps"), means.pop("seconds"), means.pop("clamped")
+    counted = torch.tensor([means.pop("correct"), means.pop("count")], dtype=torch.float64)
+    correct, count = engine.total(counted.to(engine.device)).tolist()
+    for name in ("objective", "expected_log_likelihood"):  # each process knows its share only
+        share = torch.tensor(means[name], dtype=torch.float64, device=engine.device)
+        means[name] = engine.total(share).item() / engine.world_size
+    row = {name: value / steps for name, value in means.items()}
+    if is_classifier:
+        row["train_accuracy"] = correct / count
+    return row | {"seconds": seconds, "clamped": clamped}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gramian.nn.baseline.network import NetworkConfig
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKMConfig
-from gramian.nn.network import NetworkConfig
 from gramian.train.config import ConfigError, ModelConfig, TrainConfig
 from gramian.train.data import (
     CIFAR_NORMALISER,
@@ -21,7 +21,7 @@ from gramian.train.data import (
     hold_out,
     load,
 )
-from gramian.train.seeds import generator
+from gramian.train.runtime.seeds import generator
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,28 @@ from collections.abc import Callable
 import torch
 
 from gramian.gram.errors import NumericalError
-from gramian.train.checkpoint import CheckpointError, State, check_same_settings
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.cost import expectation
-from gramian.train.engine import Engine
-from gramian.train.epoch_sums import add_step, epoch_row
-from gramian.train.evaluate import condition_numbers, evaluate, figures
-from gramian.train.memory import set_recomputed_
-from gramian.train.optimisers import build_optimiser
-from gramian.train.patience import Best, best_of, is_over
-from gramian.train.predictor import Predictor
-from gramian.train.progress import ProgressView
-from gramian.train.run_folder import Row, RunFolder, peak_memory_mb
-from gramian.train.schedule import lr_factor
-from gramian.train.seeds import generator
-from gramian.train.signals import Stopped, StopSignals
-from gramian.train.step import Place, StepResult, batch_indices, check_finite, step_objective
+from gramian.train.cost.expectation import expectation
+from gramian.train.cost.step_memory import set_recomputed_
+from gramian.train.optimise import Best, best_of, build_optimiser, is_over, lr_factor
+from gramian.train.predict.evaluate import condition_numbers, evaluate, figures
+from gramian.train.predict.predictor import Predictor
+from gramian.train.record.checkpoint import CheckpointError, State, check_same_settings
+from gramian.train.record.progress import ProgressView
+from gramian.train.record.run_folder import Row, RunFolder
+from gramian.train.runtime.engine import Engine
+from gramian.train.runtime.memory import peak_bytes
+from gramian.train.runtime.seeds import generator
+from gramian.train.runtime.signals import Stopped, StopSignals
+from gramian.train.step import (
+    Place,
+    StepResult,
+    add_step,
+    batch_indices,
+    check_finite,
+    epoch_row,
+    step_objective,
+)
 from gramian.train.task import Task
 
 log = logging.getLogger("gramian")
@@ -167,7 +173,7 @@ class Trainer:
         epoch = self.step // self.steps_per_epoch
         row: Row = {"epoch": epoch, "step": self.step, "lr": self.optimiser.param_groups[0]["lr"]}
         row |= epoch_row(self.sums, self.engine, bool(self.task.train.class_names))
-        row |= {"memory_mb": peak_memory_mb(), "numerical_errors": self.num_errors}
+        row |= {"memory_mb": peak_bytes() / 2**20, "numerical_errors": self.num_errors}
         self.sums = {}
         if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:
             row |= self.evaluate()

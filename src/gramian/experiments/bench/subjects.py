@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 
+from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
-from gramian.nn.resnet import ResNet
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.objective import objective
-from gramian.train.seeds import generator
+from gramian.train.runtime.seeds import generator
 
 SEED = 0
 NUM_DATA = 50_000  # weighs the KL terms; no time depends on it

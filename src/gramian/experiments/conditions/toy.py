@@ -31,10 +31,10 @@ from gramian.gram.skr import SKR
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.layers import grams_of
 from gramian.nn.likelihoods import Categorical
-from gramian.train import checkpoint
-from gramian.train.checkpoint import CheckpointError
 from gramian.train.data.embedded import sine
 from gramian.train.objective import objective
+from gramian.train.record import checkpoint
+from gramian.train.record.checkpoint import CheckpointError
 
 NUM_INDUCING = 100
 NUM_SAMPLES = 100  # S

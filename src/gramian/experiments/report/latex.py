@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gramian.experiments.report.grids import Grid
 from gramian.experiments.report.markdown import label
-from gramian.experiments.report.tables import Grid
 
 PACKAGES = r"% needs \usepackage{booktabs,graphicx}"
 SHRINK = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # if too wide

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gramian.experiments.report.tables import Grid, Line
+from gramian.experiments.report.grids import Grid, Line
 
 
 def as_markdown(grid: Grid) -> str:

@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from gramian.experiments.report.tables import Cell, Grid, Line
+from gramian.experiments.report.grids import Cell, Grid, Line
 
 # Nothing may be loaded from anywhere, whatever a label contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gramian.experiments.report.figures import save_curves
+from gramian.experiments.report.curve_figures import save_curves
 from gramian.experiments.report.gather import Results, Table, TableRow, gather
+from gramian.experiments.report.grids import precision_grids, result_grid, scale_name
 from gramian.experiments.report.latex import PACKAGES, as_latex
 from gramian.experiments.report.markdown import as_markdown
 from gramian.experiments.report.page import Image, Section, as_page
-from gramian.experiments.report.tables import precision_grids, result_grid, scale_name
-from gramian.train.files import write_text_atomically
+from gramian.train.record.files import write_text_atomically
 
 TITLE = "Deep kernel machines: the paper’s results, reproduced"
 

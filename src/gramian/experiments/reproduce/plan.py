@@ -11,8 +11,8 @@ from typing import Any
 from gramian.experiments.published import quoted_rows
 from gramian.experiments.reproduce.registry import Scale, Table, TableRow
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.files import write_text_atomically
-from gramian.train.run_folder import RunFolder
+from gramian.train.record.files import write_text_atomically
+from gramian.train.record.run_folder import RunFolder
 
 ENDS = ("result.json", "failure.json")  # one of them is the last file of a run
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gramian.experiments.options import preset_config
 from gramian.gram.skr import SKR
+from gramian.nn.baseline.network import NetworkConfig
 from gramian.nn.conv_dkm import ConvDKMConfig
-from gramian.nn.network import NetworkConfig
 from gramian.train.config import TrainConfig
+from gramian.train.presets import preset_config
 
 Scale = Literal["small", "paper"]
 PRESETS: dict[Scale, str] = {"small": "small_cifar10", "paper": "paper_cifar10"}

@@ -1,13 +1,13 @@
 """Deep kernel machines as scikit-learn estimators, for tables and for images."""
 
-from gramian.train.estimators.full_rank import (
+from gramian.train.estimators.full_rank_estimators import (
     FullRankDKMClassifier,
     FullRankDKMRegressor,
     NNGPClassifier,
     NNGPRegressor,
 )
-from gramian.train.estimators.images import ConvDKMClassifier
-from gramian.train.estimators.tables import DKMClassifier, DKMRegressor
+from gramian.train.estimators.image_estimators import ConvDKMClassifier
+from gramian.train.estimators.table_estimators import DKMClassifier, DKMRegressor
 
 __all__ = [
     "ConvDKMClassifier",

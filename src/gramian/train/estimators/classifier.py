@@ -11,8 +11,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from torch import Tensor
 
-from gramian.train.estimators.base import DKMEstimator
-from gramian.train.estimators.common import PredictorEstimator
+from gramian.train.estimators.base import PredictorEstimator
+from gramian.train.estimators.epoch_estimator import DKMEstimator
 from gramian.train.estimators.tools import Array, tensor
 
 Me = TypeVar("Me", bound="ProbabilisticClassifier")

@@ -16,17 +16,12 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from gramian.gram.divergence import Divergence
-from gramian.nn.full_rank_config import FullRankConfig, FullRankLikelihood
-from gramian.nn.full_rank_cost import estimate
-from gramian.nn.inputs import Lengthscales
-from gramian.nn.kernels import Jitter
-from gramian.train.engine import Engine
-from gramian.train.estimators.common import PredictorEstimator
-from gramian.train.estimators.full_rank_predictor import (
-    FullRankPredictor,
-    build_full_rank,
-    scale_channels,
-)
+from gramian.nn.full_rank.full_rank_config import FullRankConfig, FullRankLikelihood
+from gramian.nn.steps.inputs import Lengthscales
+from gramian.nn.steps.kernels import Jitter
+from gramian.train.cost.full_rank_cost import check_memory, estimate
+from gramian.train.cost.machine import Machine
+from gramian.train.estimators.base import PredictorEstimator
 from gramian.train.estimators.tools import (
     UNSCALED,
     TargetScale,
@@ -37,9 +32,14 @@ from gramian.train.estimators.tools import (
     no_type_check,
     tensor,
 )
-from gramian.train.full_rank_search import maximise_from_nngp_
-from gramian.train.machine import Machine
-from gramian.train.seeds import generator
+from gramian.train.lbfgs import maximise_from_nngp_
+from gramian.train.predict.full_rank_predictor import (
+    FullRankPredictor,
+    build_full_rank,
+    scale_channels,
+)
+from gramian.train.runtime.engine import Engine
+from gramian.train.runtime.seeds import generator
 
 Precision = Literal["64-true", "32-true"]
 AUTO_JITTER = {"64-true": 1e-6, "32-true": 1e-4}
@@ -163,7 +163,8 @@ class FullRankEstimator(PredictorEstimator):
         if not class_names:
             shift, scale = (y.new_tensor(values) for values in target_scale)
             y = ((y - shift) / scale).to(engine.dtype)
-        model = build_full_rank(inputs, y.to(engine.device), config, self.memory)
+        check_memory(config, inputs, len(class_names) or y.shape[1], self.memory)
+        model = build_full_rank(inputs, y.to(engine.device), config)
         model.initialise_()
         noise = None
         if config.likelihood == "categorical":

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from gramian.train.estimators.common import PredictorEstimator
+from gramian.train.estimators.base import PredictorEstimator
 from gramian.train.estimators.tools import Array, fit_target_scale, in_original_units, tensor
 
 Me = TypeVar("Me", bound="ProbabilisticRegressor")

@@ -11,9 +11,9 @@ from torch import Tensor
 from gramian.train.data import Augmentation
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
-from gramian.train.predictor import Predictor
-from gramian.train.run_folder import Row
-from gramian.train.seeds import generator
+from gramian.train.predict.predictor import Predictor
+from gramian.train.record.run_folder import Row
+from gramian.train.runtime.seeds import generator
 from gramian.train.step import check_finite
 
 

@@ -1,0 +1,40 @@
+"""``gramian report``: results of ``gramian reproduce`` as tables, figures and one page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from gramian.experiments.cli.options import add_common_options
+
+
+def run(words: Sequence[str]) -> None:
+    """Write the report, and say where it is."""
+    parser = ArgumentParser(
+        prog="gramian report",
+        description="Tables (Markdown, LaTeX), learning curves (PNG, PDF) and one HTML page that "
+        "compare the results of gramian reproduce with the published ones.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", help="result folder, or folder that holds several; one or more"
+    )
+    parser.add_argument(
+        "--output", type=str | None, default=None, help="folder; RUNS/report if not given"
+    )
+    add_common_options(parser)
+    options = parser.parse_args(list(words))
+    try:
+        from gramian.experiments.report.write import write_report
+    except ModuleNotFoundError as error:
+        raise ImportError("reports need matplotlib: pip install 'gramian[plots]'") from error
+    folders = [Path(folder) for folder in options.runs]
+    output = Path(options.output) if options.output else folders[0] / "report"
+    paths = write_report(folders, output)
+    if options.json:
+        sys.stdout.write(json.dumps({"files": [str(path) for path in paths]}) + "\n")
+    else:
+        sys.stdout.write("".join(f"{path}\n" for path in paths))

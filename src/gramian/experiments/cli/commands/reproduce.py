@@ -1,0 +1,163 @@
+"""``gramian reproduce``: the paper's tables and figures by one command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.table import Table as TextTable
+
+from gramian.experiments.cli.options import add_common_options
+from gramian.experiments.conditions.sweep import FIGURES
+from gramian.experiments.report.gather import gather
+from gramian.experiments.report.grids import Grid, result_grid
+from gramian.experiments.reproduce.plan import Changes, Plan
+from gramian.experiments.reproduce.registry import TABLES
+from gramian.experiments.reproduce.table_runs import run_here, run_in_processes
+from gramian.train.config import ConfigError
+from gramian.train.runtime.engine import Precision
+
+SHOWN = (0, 1, 2, 4, 6, 7)  # ours, published accuracy, failures and p-values
+SEEDS = {"small": 3, "paper": 4}  # the paper has 4
+
+
+def run(words: Sequence[str]) -> None:
+    """List the experiments, or run one."""
+    options = reproduce_parser().parse_args(list(words))
+    for name in ("seeds", "epochs", "train_size", "batch_size", "jobs"):
+        if (value := options[name]) is not None and value < 1:
+            raise ConfigError(f"--{name} must be positive, got {value}")
+    if options.name == "list":
+        show_list()
+    elif options.name in FIGURES:
+        run_conditions(options)
+    elif options.name in TABLES:
+        run_table(options, words)
+    else:
+        known = ", ".join([*TABLES, *FIGURES])
+        raise ConfigError(f"unknown experiment {options.name!r}; known are {known}, and list")
+
+
+def reproduce_parser() -> ArgumentParser:
+    """The options."""
+    parser = ArgumentParser(
+        prog="gramian reproduce",
+        allow_abbrev=False,
+        description="The paper's tables and figures. Started again, it goes on where it was; a "
+        "finished run is never repeated.",
+    )
+    names = ", ".join([*TABLES, *FIGURES])
+    parser.add_argument("name", help=f"list, {names}")
+    parser.add_argument(
+        "--scale",
+        type=Literal["small", "paper"],
+        default="small",
+        help="small: 10,000 images on two cores; paper: as published, on a GPU",
+    )
+    parser.add_argument("--seeds", type=int | None, help="how many, from 0 on; 3 small, 4 paper")
+    parser.add_argument("--seed", type=int | None, help="only this seed")
+    parser.add_argument("--only", type=str | None, help="only these rows, with commas between")
+    parser.add_argument("--epochs", type=int | None, help="instead of the scale's own")
+    parser.add_argument("--data", type=str | None, help="another data set, by name or path")
+    parser.add_argument("--train_size", type=int | None, help="use only so many training points")
+    parser.add_argument("--batch_size", type=int | None, help="of the kernel machines")
+    parser.add_argument("--data_dir", type=str | None, help="where data sets are stored")
+    parser.add_argument("--precision", type=Precision | None, help="instead of the scale's own")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--output", default="runs/reproduce", help="folder of all reproductions")
+    add_common_options(parser)
+    return parser
+
+
+def run_table(options: Namespace, words: Sequence[str]) -> None:
+    """Train what is left to train, and show the table."""
+    plan = Plan(
+        table=TABLES[options.name],
+        scale=options.scale,
+        seeds=options.seeds or SEEDS[options.scale],
+        changes=Changes(
+            options.epochs,
+            options.data,
+            options.train_size,
+            options.data_dir,
+            options.precision,
+            options.batch_size,
+        ),
+        output=Path(options.output),
+        only=tuple(options.only.split(",")) if options.only else (),
+        seed=options.seed,
+    )
+    if options.jobs > 1:
+        run_in_processes(plan, options.jobs, ["reproduce", *words])
+    else:
+        run_here(plan, options.quiet)
+    grid = result_grid(gather([plan.folder]).tables[0])
+    if options.json:
+        facts = [{"row": line.label, **_cells(grid, line.cells)} for line in grid.lines]
+        sys.stdout.write(json.dumps({"folder": str(plan.folder), "rows": facts}) + "\n")
+    else:
+        show_grid(grid)
+        sys.stdout.write(f"\nresults: {plan.folder}   (gramian report {plan.folder})\n")
+
+
+def run_conditions(options: Namespace) -> None:
+    """Train the toy for each curve, and draw the figure."""
+    from gramian.experiments.conditions.sweep_runs import run_figure
+
+    for name in ("seeds", "seed", "only", "data", "train_size", "batch_size", "precision"):
+        if options[name] is not None:
+            raise ConfigError(f"--{name} is for tables; figures have data and seeds of their own")
+    suffix = f"-{options.epochs}epochs" if options.epochs else ""
+    folder = Path(options.output) / f"{options.name}{suffix}"
+    run_figure(
+        FIGURES[options.name],
+        folder,
+        epochs=options.epochs,
+        jobs=options.jobs,
+        quiet=options.quiet,
+    )
+    if options.json:
+        sys.stdout.write(json.dumps({"folder": str(folder)}) + "\n")
+    else:
+        sys.stdout.write(f"figure: {folder / 'figure.png'}\n")
+
+
+def show_list() -> None:
+    """All experiments with their rows or panels."""
+    table = TextTable(title="gramian reproduce NAME", title_justify="left", show_lines=True)
+    for column in ("name", "what", "rows"):
+        table.add_column(column)
+    for entry in TABLES.values():
+        rows = ", ".join(row.key for row in entry.rows(entry.headline("small")))
+        table.add_row(entry.name, entry.title, rows)
+    for name, figure in FIGURES.items():
+        table.add_row(name, figure.title, ", ".join(panel.key for panel in figure.panels))
+    Console(file=sys.stdout).print(table)
+
+
+def show_grid(grid: Grid) -> None:
+    """The most of a table of results that a terminal has room for; the report shows all of it."""
+    title = f"{grid.title}\n{grid.subtitle}"
+    table = TextTable(title=title, title_justify="left", show_lines=True)
+    table.add_column(grid.headings[0])
+    for column in SHOWN:
+        table.add_column(grid.headings[1 + column], justify="right")
+    for line in grid.lines:
+        if not line.quoted:
+            table.add_row(line.label, *(line.cells[column].text for column in SHOWN))
+    console = Console(file=sys.stdout)
+    console.print(table)
+    for text in (*grid.warnings, *grid.failures):
+        console.print(f"• {text}", highlight=False)
+
+
+def _cells(grid: Grid, cells: Sequence[object]) -> dict[str, str]:
+    return {
+        heading: str(getattr(cell, "text", cell))
+        for heading, cell in zip(grid.headings[1:], cells, strict=True)
+    }

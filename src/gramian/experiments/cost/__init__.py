@@ -1,0 +1,1 @@
+"""What training the paper's model would cost, from shapes alone."""

@@ -1,0 +1,236 @@
+"""Figures to look at after a training run. Each function takes plain data and returns a figure.
+
+``rows`` are the lines of ``metrics.jsonl``, one mapping an epoch. A key may be missing in some of
+them; NaN leaves a gap in a line; of two rows of the same epoch the later one counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_hex
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+except ImportError as error:
+    raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
+
+from gramian.experiments.plots.image_plots import BLACK, BLUE, GREEN, GREY, ORANGE, RED, STYLE
+from gramian.experiments.plots.image_plots import certain_images as certain_images
+from gramian.experiments.plots.image_plots import confusion_matrix as confusion_matrix
+from gramian.experiments.plots.image_plots import inducing_patches as inducing_patches
+from gramian.train.record.files import write_atomically
+
+Rows = Sequence[Mapping[str, Any]]
+Curve = tuple[list[float], list[float]]  # epochs, values
+SPLITS = {"train": GREEN, "validation": ORANGE, "test": BLUE}
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG (150 dots an inch), complete or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: figure.savefig(file, dpi=150, format="png"))
+
+
+@matplotlib.rc_context(STYLE)
+def learning_curves(rows: Rows) -> Figure:
+    """Objective, accuracy and log-likelihood over the epochs, a panel each if it was recorded.
+
+    The legend gives last values. A panel whose first values are enormous has a linear axis for
+    most values and a logarithmic one beyond, and says so.
+    """
+    objective = {
+        "objective": ("objective", BLACK),
+        "expected_log_likelihood": ("expected log-likelihood", RED),
+    }
+    accuracy = {f"{split}_accuracy": (split, colour) for split, colour in SPLITS.items()}
+    likelihood = {f"{split}_log_likelihood": (split, colour) for split, colour in SPLITS.items()}
+    panels = [
+        ("Objective", "nats per example", objective),
+        ("Accuracy", "correct (%)", accuracy),
+        ("Log-likelihood", "nats per example", likelihood),
+    ]
+    recorded = [p for p in panels if any(_is_drawable(_curve(rows, key)) for key in p[2])]
+    if not recorded:
+        return _nothing("no epoch recorded")
+    figure = Figure(figsize=(4.2 * len(recorded), 3.4))
+    for axes, (title, unit, lines) in zip(
+        figure.subplots(1, len(recorded), squeeze=False)[0], recorded, strict=True
+    ):
+        percent = title == "Accuracy"
+        everything: list[float] = []
+        for key, (name, colour) in lines.items():
+            epochs, values = _curve(rows, key)
+            if _is_drawable((epochs, values)):
+                values = [100 * v for v in values] if percent else values
+                last = f"{values[-1]:.1f} %" if percent else _number(values[-1])
+                _line(axes, (epochs, values), colour, f"{name} ({last})")
+                everything += [v for v in values if math.isfinite(v)]
+        axes.set(title=title, ylabel=unit)
+        _epoch_axis(axes)
+        axes.legend()
+        if not percent:
+            _bend_axis(axes, np.array(everything))
+    return figure
+
+
+def condition_numbers(rows: Rows) -> Figure:
+    """Condition number of each Gram matrix over the epochs, from keys ``condition/<layer>``."""
+    figure = _by_layer(rows, "condition/", "Condition of the Gram matrices", "condition number")
+    limit = 1 / float(np.finfo(np.float32).eps)
+    for axes in figure.axes:
+        if axes.get_yscale() == "log" and axes.get_ylim()[1] > 0.1 * limit:
+            axes.axhline(limit, color=GREY, linestyle="--", linewidth=1)
+            place = axes.get_yaxis_transform()
+            note = axes.text(0.02, limit, "1/ε of float32", transform=place, fontsize=7)
+            note.set(va="center", bbox={"color": "white", "pad": 1})
+    return figure
+
+
+def kl_terms(rows: Rows) -> Figure:
+    """KL term of each layer over the epochs, from keys ``kl/<layer>``. Zeros are not drawn."""
+    return _by_layer(rows, "kl/", "KL terms", "KL (nats)")
+
+
+@matplotlib.rc_context(STYLE)
+def reliability_diagram(confidence: ArrayLike, accuracy: ArrayLike, count: ArrayLike) -> Figure:
+    """Accuracy against confidence, with the gaps that the calibration error sums, and the counts.
+
+    Args:
+        confidence: mean confidence of each bin of equal width in [0, 1]; NaN if empty.
+        accuracy: share of correct predictions in each bin; NaN if empty.
+        count: predictions in each bin.
+    """
+    conf, acc, num = (_floats(x) for x in (confidence, accuracy, count))
+    if not len(conf) == len(acc) == len(num) > 0:
+        raise ValueError(f"bins must agree, got {len(conf)}, {len(acc)} and {len(num)} of them")
+    full = num > 0
+    conf, acc = np.where(full, conf, 0.0), np.where(full, acc, 0.0)
+    share = num / max(num.sum(), 1.0)
+    centre, width = (np.arange(len(num)) + 0.5) / len(num), 1 / len(num)
+    figure = Figure(figsize=(4.4, 5.2))
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    top.bar(centre[full], acc[full], width, color=BLUE, edgecolor="white", label="accuracy")
+    for part, colour, label in [
+        (full & (conf > acc), "#F2CBB0", "confidence too high"),
+        (full & (conf < acc), "#9FD0EE", "confidence too low"),
+    ]:
+        if part.any():
+            gap, style = (conf - acc)[part], {"color": colour, "edgecolor": "white"}
+            top.bar(centre[part], gap, width, acc[part], label=label, **style)
+    top.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=1, label="calibrated")
+    ece = 100 * float((share * abs(conf - acc)).sum())
+    title = f"Expected calibration error {ece:.2f} %\n"
+    top.set_title(f"{title}accuracy {100 * float((share * acc).sum()):.2f} %, n = {num.sum():,.0f}")
+    top.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
+    top.legend(loc="upper left")
+    bottom.bar(centre[full], num[full], width, color=GREY, edgecolor="white")
+    bottom.set(xlabel="confidence", ylabel="examples")
+    if full.any():
+        bottom.set_yscale("log")
+        bottom.set_ylim(bottom=0.5)
+    return figure
+
+
+def _by_layer(rows: Rows, prefix: str, title: str, unit: str) -> Figure:
+    """One line a layer on a log axis, coloured by depth: the order in which keys first appear."""
+    keys = list(dict.fromkeys(key for row in rows for key in row if key.startswith(prefix)))
+    curves = {}
+    for key in keys:
+        epochs, values = _curve(rows, key)
+        positive = [v if v > 0 else math.nan for v in values]
+        if _is_drawable((epochs, positive)):
+            curves[key.removeprefix(prefix)] = (epochs, positive)
+    if not curves:
+        return _nothing(f"no {prefix}… recorded")
+    with matplotlib.rc_context(STYLE):
+        columns = math.ceil(len(curves) / 22)
+        figure = Figure(figsize=(5.6 + 1.8 * columns, 4.2))
+        axes = figure.subplots()
+        colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.92, len(curves)))
+        for colour, (name, curve) in zip(colours, curves.items(), strict=True):
+            _line(axes, curve, to_hex(colour), name)
+        axes.set_yscale("log")
+        axes.set(title=title, ylabel=unit)
+        _epoch_axis(axes)
+        figure.legend(
+            loc="outside right upper",
+            ncols=columns,
+            fontsize=7,
+            labelspacing=0.3,
+            title="layer, from input to output",
+            title_fontsize=7,
+        )
+    return figure
+
+
+def _curve(rows: Rows, key: str) -> Curve:
+    """Epochs and values of one key; infinite values become NaN, what is no number is left out."""
+    points: dict[float, float] = {}
+    for index, row in enumerate(rows):
+        value = row.get(key)
+        if isinstance(value, int | float):
+            finite = math.isfinite(value)
+            points[float(row.get("epoch", index))] = float(value) if finite else math.nan
+    epochs = sorted(points)
+    return epochs, [points[epoch] for epoch in epochs]
+
+
+def _is_drawable(curve: Curve) -> bool:
+    return any(math.isfinite(value) for value in curve[1])
+
+
+def _line(axes: Axes, curve: Curve, colour: str, label: str) -> None:
+    marker = "o" if len(curve[0]) <= 15 or math.isnan(sum(curve[1])) else ""
+    axes.plot(*curve, color=colour, label=label, marker=marker)
+
+
+def _epoch_axis(axes: Axes) -> None:
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+
+
+def _bend_axis(axes: Axes, values: NDArray[np.float64]) -> None:
+    """Make the axis logarithmic beyond the usual values, if some are enormous beside them."""
+    usual, most = float(np.median(abs(values))), float(abs(values).max())
+    if usual == 0 or most < 30 * usual:
+        return
+    edge = float(f"{5 * usual:.0e}")
+    sign = -1 if -values.min() > values.max() else 1
+    axes.set_yscale("symlog", linthresh=edge, linscale=1.5 * math.log10(most / edge))
+    low, high = max(float(values.min()), -edge), min(float(values.max()), edge)
+    linear = [tick for tick in MaxNLocator(5).tick_values(low, high) if abs(tick) <= edge]
+    decades = range(math.ceil(math.log10(3 * edge)), math.ceil(math.log10(most)) + 1)
+    step = math.ceil(len(decades) / 5)
+    powers = {sign * 10.0**k: f"${'−' if sign < 0 else ''}10^{{{k}}}$" for k in decades[::-step]}
+    axes.yaxis.set_major_locator(FixedLocator([*linear, *powers]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: powers.get(y, _number(y))))
+    axes.axhline(sign * edge, color=GREY, linestyle=":", linewidth=1)
+    side = "below" if sign < 0 else "above"
+    axes.set_ylabel(f"{axes.get_ylabel()} (log {side} {_number(sign * edge)})")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
+
+
+def _nothing(message: str) -> Figure:
+    figure = Figure(figsize=(4, 2))
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, message, ha="center", va="center", color=GREY)
+    return figure
+
+
+def _floats(values: ArrayLike) -> NDArray[np.float64]:
+    return np.asarray(values, dtype=np.float64)

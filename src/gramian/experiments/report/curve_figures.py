@@ -1,0 +1,170 @@
+"""Learning curves: ours over the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+from gramian.experiments.plots import training_plots as plots
+from gramian.experiments.plots.image_plots import BLUE, ORANGE, STYLE
+from gramian.experiments.plots.training_plots import Figure
+from gramian.experiments.published import Metric
+from gramian.experiments.report.gather import Table, TableRow
+from gramian.experiments.report.grids import published_name, scale_name
+from gramian.train.record.files import write_atomically
+
+KEYS = {  # of the rows of metrics.jsonl, the first that is there
+    ("test", "accuracy"): ("test_accuracy",),
+    ("train", "accuracy"): ("train_accuracy",),
+    ("test", "log_likelihood"): ("test_log_likelihood_clipped", "test_log_likelihood"),
+    ("train", "log_likelihood"): ("train_log_likelihood", "expected_log_likelihood"),
+}
+PANELS: dict[Metric, str] = {
+    "accuracy": "Accuracy (%)",
+    "log_likelihood": "Log-likelihood (nats per example)",
+}
+SCALES: dict[Metric, float] = {"accuracy": 100.0, "log_likelihood": 1.0}
+FADED = {BLUE: "#8FC3E3", ORANGE: "#F3D08A"}  # of training curves
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve, with a cross at its end if it failed."""
+
+    split: str
+    epochs: tuple[int, ...]
+    values: tuple[float, ...]
+    failed: bool
+
+
+def save_curves(table: Table, folder: Path) -> Iterator[tuple[TableRow, Path, Path]]:
+    """Draw each row that has curves of ours; yields the row, and its PNG and PDF."""
+    for row in table.rows:
+        figure = curve_figure(table, row)
+        if figure is not None:
+            png, pdf = (folder / f"{table.key}-{row.key}.{end}" for end in ("png", "pdf"))
+            plots.save(figure, png)
+            save_pdf(figure, pdf)
+            yield row, png, pdf
+
+
+def save_pdf(figure: Figure, path: Path) -> None:
+    """Write a figure as PDF, the same bytes each time."""
+    metadata = {"CreationDate": None}
+    write_atomically(path, lambda file: figure.savefig(file, format="pdf", metadata=metadata))
+
+
+@matplotlib.rc_context(STYLE)
+def curve_figure(table: Table, row: TableRow) -> Figure | None:
+    """Accuracy and log-likelihood of every seed over the epochs; None if we have no epoch yet.
+
+    The epoch axis is logarithmic if our runs are much shorter than the published ones.
+    """
+    if not any(run.epochs for run in row.runs):
+        return None
+    figure = Figure(figsize=(6.4, 3.3))
+    theirs = published_name(table)
+    for axes, (metric, unit) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
+        groups = {
+            theirs: (ORANGE, list(published_lines(row, metric))),
+            "ours": (BLUE, list(our_lines(row, metric))),
+        }
+        for name, (colour, lines) in groups.items():
+            _draw(axes, lines, colour, name)
+        lengths = {
+            name: max((line.epochs[-1] for line in lines), default=1)
+            for name, (_, lines) in groups.items()
+        }
+        _epoch_axis(axes, is_log=lengths["ours"] < lengths[theirs] / 2)
+        axes.set_title(unit, fontsize=9)
+        _leave_out_starts(axes, [line for _, lines in groups.values() for line in lines])
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.suptitle(f"{row.label} — {scale_name(table)}", fontsize=10, parse_math=False)
+    return figure
+
+
+def our_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
+    """Curves of our runs, training first; a failed run without test figures is marked there."""
+    curves = {
+        split: [list(_points(run.epochs, KEYS[split, metric], SCALES[metric])) for run in row.runs]
+        for split in ("train", "test")
+    }
+    for split, of_runs in curves.items():
+        for run, points, tested in zip(row.runs, of_runs, curves["test"], strict=True):
+            if points:
+                epochs, values = zip(*points, strict=True)
+                is_marked = split == "test" or not tested
+                yield Line(split, epochs, values, run.failure is not None and is_marked)
+
+
+def published_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
+    """Curves of the published runs, training first."""
+    if row.published is None:
+        return
+    scale = SCALES[metric]
+    for split in ("train", "test"):
+        for run in row.published.runs:
+            values = tuple(scale * value for value in getattr(run.curve, f"{split}_{metric}"))
+            failed = split == "test" and run.accuracy is None
+            yield Line(split, run.curve.epochs, values, failed)
+
+
+def _points(
+    rows: Iterable[dict[str, Any]], keys: tuple[str, ...], scale: float
+) -> Iterator[tuple[int, float]]:
+    for row in rows:
+        found = [row[key] for key in keys if isinstance(row.get(key), int | float)]
+        if found and math.isfinite(found[0]):
+            yield row["epoch"], float(scale * found[0])
+
+
+def _draw(axes: Axes, lines: list[Line], colour: str, name: str) -> None:
+    labelled: set[str] = set()
+    for line in lines:
+        is_test = line.split == "test"
+        split = "test" if is_test else "training"
+        axes.plot(
+            line.epochs,
+            line.values,
+            color=colour if is_test else FADED[colour],
+            linewidth=1.3 if is_test else 0.9,
+            linestyle="-" if is_test else (0, (3, 1)),
+            marker="." if len(line.epochs) == 1 else "",
+            label=f"{name}, {split}" if split not in labelled else None,
+        )
+        labelled.add(split)
+        if line.failed:
+            label = f"{name}, failed" if "failed" not in labelled else None
+            end = line.epochs[-1:], line.values[-1:]
+            axes.scatter(*end, s=45, c=colour, marker="x", label=label, linewidths=2, zorder=5)
+            labelled.add("failed")
+
+
+def _epoch_axis(axes: Axes, is_log: bool) -> None:
+    if is_log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("epoch (logarithmic)")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+        axes.set_xlabel("epoch")
+
+
+def _leave_out_starts(axes: Axes, lines: list[Line]) -> None:
+    """Begin the axis where 95 % of each curve are above, so that first epochs do not set it."""
+    if lines:
+        low = min(float(np.quantile(line.values, 0.05)) for line in lines)
+        high = max(max(line.values) for line in lines)
+        margin = 0.05 * (high - low)
+        axes.set_ylim(low - margin, high + margin if high > low else None)

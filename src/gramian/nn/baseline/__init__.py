@@ -1,0 +1,1 @@
+"""The residual network beside which the paper puts its deep kernel machine."""

@@ -1,0 +1,117 @@
+"""The network baseline with the interface of a deep kernel machine, for the same trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gramian.gram.blocks import Marginals
+from gramian.nn.baseline.resnet import ResNet
+from gramian.nn.contract import ByPath, DKMResult, Trainable
+from gramian.nn.likelihoods import Categorical
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """The pre-activation ResNet beside which the paper puts its deep kernel machine.
+
+    Args:
+        image_shape: (channels, height, width).
+        num_classes: C.
+        widths: channels of each stage.
+        blocks_per_stage: residual blocks in a stage, two convolutions each.
+        strides: stride of the first block of each stage.
+        stem_stride: of the first convolution.
+    """
+
+    image_shape: tuple[int, int, int] = (3, 32, 32)
+    num_classes: int = 10
+    widths: tuple[int, ...] = (512, 1024, 2048)
+    blocks_per_stage: int = 3
+    strides: tuple[int, ...] = (2, 2, 2)
+    stem_stride: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if not self.widths or min(self.widths) < 1:
+            raise ValueError(f"widths must hold positive counts, got {self.widths}")
+        if len(self.strides) != len(self.widths):
+            raise ValueError(
+                f"one stride a stage: {len(self.widths)} stages in widths, "
+                f"but strides = {self.strides}"
+            )
+        if self.num_classes < 2:
+            raise ValueError(f"num_classes must be 2 or more, got {self.num_classes}")
+
+
+class Network(Trainable):
+    """A ResNet whose logits are marginals of variance 0: E_q[log softmax(f)_y] is then the usual
+    cross-entropy, and there is no KL.
+
+    Args:
+        config: sizes.
+    """
+
+    likelihood: Categorical
+
+    def __init__(self, config: NetworkConfig) -> None:
+        likelihood = Categorical(config.num_classes, num_samples=1)
+        super().__init__(config.image_shape, config.num_classes, likelihood)
+        network = ResNet(
+            config.image_shape,
+            config.num_classes,
+            config.widths,
+            config.blocks_per_stage,
+            config.strides,
+            config.stem_stride,
+        )
+        self.network: ResNet = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor, noise: ByPath | None = None) -> DKMResult:
+        """Logits as marginals."""
+        self.check_initialised()
+        self.check_data(x)
+        logits = self.network(x.contiguous(memory_format=torch.channels_last))
+        return DKMResult(Marginals(logits, logits.new_zeros(len(logits), 1)), {}, {})
+
+    @torch.no_grad()
+    def initialise_(self, x: Tensor, generator: torch.Generator) -> None:
+        """Draw all weights as PyTorch does by default: uniform within ±1/√(inputs)."""
+        self.check_data(x)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                bound = 1 / math.sqrt(module.weight[0].numel())
+                module.weight.uniform_(-bound, bound, generator=generator)
+                if module.bias is not None:
+                    module.bias.uniform_(-bound, bound, generator=generator)
+        for norm in self._norms():
+            norm.reset_parameters()
+        self.initialised.fill_(True)
+
+    @torch.no_grad()
+    def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:
+        """Set the running means and variances to averages over ``batches``."""
+        was_training = self.training
+        momenta = [norm.momentum for norm in self._norms()]
+        for norm in self._norms():
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average
+        self.train()
+        try:
+            for x in batches:
+                self.network(x.contiguous(memory_format=torch.channels_last))
+        finally:
+            self.train(was_training)
+            for norm, momentum in zip(self._norms(), momenta, strict=True):
+                norm.momentum = momentum
+
+    def running_statistics(self) -> list[Tensor]:
+        """Running means, variances and counts."""
+        return [buffer for norm in self._norms() for buffer in norm.buffers()]
+
+    def _norms(self) -> list[nn.BatchNorm2d]:
+        return [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]

@@ -1,0 +1,1 @@
+"""Models for prediction only: what does not depend on the data is computed once."""

@@ -1,0 +1,229 @@
+"""Deep kernel machines without inducing points: every training point has its row in every G."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import Marginals
+from gramian.gram.errors import within
+from gramian.gram.exact_gp import ExactGP, dirichlet_targets
+from gramian.gram.full_blocks import FullBlocks, pool_data, pool_inducing
+from gramian.nn.checks import check_features
+from gramian.nn.full_rank.full_rank_config import FullRankConfig, check_training_data, num_pixels
+from gramian.nn.full_rank.full_rank_layer import FullRankLayer, FullRankState
+from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
+from gramian.nn.steps.inputs import divided_by_lengthscales, log_lengthscales
+
+
+@dataclass(frozen=True, slots=True)
+class FullRankChain:
+    """All that a model works out before it meets new data."""
+
+    input_ii: Float[Tensor, "N N"]  # G⁰
+    layers: dict[str, FullRankState]
+    pooled_ii: Float[Tensor, "P P"]
+    top_ii: Float[Tensor, "P P"]  # K(SpatialPool(G^L)), the prior covariance of the outputs
+
+
+@dataclass(frozen=True, slots=True)
+class FullRankTerms:
+    """(1/P) of Eq. dkm_obfr or cdkm_fr_ob: what is maximised, and its parts."""
+
+    log_lik: Float[Tensor, ""]  # (1/P) of the log evidence, or of E_q[log p(y | f)]
+    kl: dict[str, Tensor]  # of each Gram layer (times ν) and of a variational output, by path
+    num_data: int  # P
+
+    @property
+    def total_kl(self) -> Float[Tensor, ""]:
+        """Sum of all KL terms, not divided by P."""
+        return torch.stack([self.log_lik.new_zeros(()), *self.kl.values()]).sum()
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """The objective, to be maximised."""
+        return self.log_lik - self.total_kl / self.num_data
+
+
+class FullRankModel(nn.Module):
+    """Training data → (kernel → Γ → Gram layer) × num_layers → SpatialPool → kernel → output.
+
+    One recursion for images and for rows, which are images of one pixel. Like an exact Gaussian
+    process it owns its training data, and it has their dtype and device. The output is integrated
+    out in closed form (``ExactGP``), but for the categorical one: it has q(f_c) = N(μ_c, A).
+
+    Args:
+        x: training data, floating point, with the axes that the class names.
+        y: targets [P, C] of a Gaussian likelihood, or class numbers [P].
+        config: the settings.
+    """
+
+    axes: ClassVar[tuple[str, ...]]
+    train_inputs: Tensor
+    train_targets: Tensor
+    initialised: Tensor
+
+    def __init__(self, x: Tensor, y: Tensor, config: FullRankConfig) -> None:
+        super().__init__()
+        C = check_training_data(x, y, self.axes, config)
+        P, space = len(x), (x.shape[2], x.shape[3]) if len(self.axes) == 4 else None
+        self.config = config
+        self.num_outputs = C
+        self.log_lengthscales = log_lengthscales(config.lengthscales, x.shape[1])
+        layers: dict[str, FullRankLayer] = {}
+        for number, conv in enumerate(config.convolutions(space), start=1):
+            space = None if conv is None else conv.output_space
+            gram = config.build_gram(P * num_pixels(space))
+            layers[f"layer{number}"] = FullRankLayer(
+                config.build_kernel(), conv, gram, config.relative
+            )
+        self.num_pixels = num_pixels(space)  # that are pooled
+        self.layers = nn.ModuleDict(layers)
+        self.kernel = config.build_kernel()
+        variational = config.likelihood == "categorical"
+        self.output = config.build_output(P, C) if variational else None
+        self.likelihood = config.build_likelihood(C)
+        self.to(dtype=x.dtype, device=x.device)
+        self.register_buffer("train_inputs", x.detach().clone())
+        self.register_buffer("train_targets", y.detach().clone())
+        self.register_buffer("initialised", torch.tensor(False, device=x.device))
+
+    def objective(self, noise: Float[Tensor, "S P C"] | None = None) -> FullRankTerms:
+        """Return the objective at the present parameters: all training data, no batches.
+
+        Args:
+            noise: ``draw_samples(generator)``, needed by the categorical likelihood only.
+        """
+        chain, y = self.inducing_chain(), self.train_targets
+        kl = {f"{name}.gram": state.kl for name, state in chain.layers.items()}
+        with within("output"):
+            if self.output is None:
+                log_lik = self._exact_gp(chain).log_evidence / len(y)
+                return FullRankTerms(log_lik, kl, len(y))
+            if noise is None:
+                raise ValueError(
+                    "the categorical likelihood needs noise: pass model.draw_samples(generator)"
+                )
+            state, kl["output"] = self.output.inducing(chain.top_ii)
+        assert isinstance(self.likelihood, Categorical)
+        q = self.output.at_inducing(state)
+        return FullRankTerms(self.likelihood.expected_log_prob(q, y, noise).mean(), kl, len(y))
+
+    def predict(self, x: Tensor, chain: FullRankChain | None = None) -> Marginals:
+        """q(f) of new data. Memory grows with their number, B·S·N: batch many of them.
+
+        Args:
+            x: new data, shaped like the training data.
+            chain: ``inducing_chain()``, to share it between batches.
+        """
+        shape = ("batch", *self.train_inputs.shape[1:])
+        check_features(x, shape, self.train_inputs.dtype, self.axes[0])
+        chain = chain or self.inducing_chain()
+        G = self.first_gram(x, chain)
+        for name, layer in self._named_layers():
+            with within(name):
+                G = layer.data(G, chain.layers[name])
+        K = self.kernel.data(pool_data(G, chain.pooled_ii), chain.top_ii)
+        with within("output"):
+            if self.output is None:
+                return self._exact_gp(chain).data(K, self.config.variance_check)
+            state, _ = self.output.inducing(chain.top_ii)
+            return self.output.data(K, state)
+
+    def first_gram(self, x: Tensor, chain: FullRankChain) -> FullBlocks:
+        """G⁰: dot products of points, divided by the number of their features."""
+        T, X = self._points(x), self._points(self.train_inputs).flatten(0, 1)
+        N = X.shape[1]
+        return FullBlocks(chain.input_ii, T @ X.mT / N, T @ T.mT / N)
+
+    def inducing_chain(self) -> FullRankChain:
+        """The training points through all layers."""
+        if not self.initialised:
+            raise RuntimeError(
+                "the model has no start values yet: call model.initialise_() or load a state dict"
+            )
+        ii = input_ii = self._input_gram()
+        states: dict[str, FullRankState] = {}
+        for name, layer in self._named_layers():
+            with within(name):
+                states[name] = layer.inducing(ii)
+            ii = states[name].ii
+        pooled_ii = pool_inducing(ii, self.num_pixels)
+        return FullRankChain(input_ii, states, pooled_ii, self.kernel.inducing(pooled_ii))
+
+    def gram_matrices(self) -> dict[str, Float[Tensor, "_ _"]]:
+        """G of the training points: ``input``, and each layer by name."""
+        chain = self.inducing_chain()
+        return {"input": chain.input_ii, **{name: state.ii for name, state in chain.layers.items()}}
+
+    def top_kernel(self) -> Float[Tensor, "P P"]:
+        """K(SpatialPool(G^L)): the prior covariance of the outputs."""
+        return self.inducing_chain().top_ii
+
+    def draw_samples(self, generator: torch.Generator) -> Float[Tensor, "S P C"]:
+        """Fresh Monte-Carlo noise for ``objective``."""
+        shape = (len(self.train_inputs), self.num_outputs)
+        dtype = self.train_inputs.dtype
+        return draw_noise(self.likelihood.num_samples, shape, generator, dtype)
+
+    @torch.no_grad()
+    def initialise_(self, grams: Mapping[str, Tensor] | None = None) -> None:
+        """Start each G, and A, at the kernel it meets, and μ at 0: the NNGP. Nothing is random.
+
+        Args:
+            grams: start values for the G of some layers, by name; not of a model with ν = ∞.
+        """
+        grams = grams or {}
+        known = set(self.layers) if self.config.nu < math.inf else set()
+        if not known.issuperset(grams):
+            raise ValueError(f"grams may be given for {sorted(known)}, got {sorted(grams)}")
+        ii = self._input_gram()
+        for name, layer in self._named_layers():
+            with within(name):
+                ii = layer.start_gram_(ii, grams.get(name))
+        if self.output is not None:
+            K_ii = self.kernel.inducing(pool_inducing(ii, self.num_pixels))
+            with within("output"):
+                self.output.start_at_prior_(K_ii)
+        self.initialised.fill_(True)
+
+    def _input_gram(self) -> Float[Tensor, "N N"]:
+        X = self._points(self.train_inputs).flatten(0, 1)
+        return X @ X.mT / X.shape[1]
+
+    def _points(self, x: Tensor) -> Float[Tensor, "B S N"]:
+        """Pixel by pixel, where a row is one pixel; divided by the lengthscales."""
+        points = x.flatten(2).mT if x.ndim > 2 else x[:, None]
+        return divided_by_lengthscales(points, self.log_lengthscales)
+
+    def _exact_gp(self, chain: FullRankChain) -> ExactGP:
+        y = self.train_targets
+        if isinstance(self.likelihood, Gaussian):
+            return ExactGP.condition(chain.top_ii, y, self.likelihood.noise_var)
+        alpha, dtype = self.config.alpha, self.train_inputs.dtype
+        return ExactGP.condition(
+            chain.top_ii, *dirichlet_targets(y, self.num_outputs, alpha, dtype)
+        )
+
+    def _named_layers(self) -> Iterator[tuple[str, FullRankLayer]]:
+        for name, layer in self.layers.items():
+            assert isinstance(layer, FullRankLayer)
+            yield name, layer
+
+
+class FullRankDKM(FullRankModel):
+    """For rows x [P, features]: G⁰ = X Xᵀ / features (Eq. dkm_obfr)."""
+
+    axes = ("points", "features")
+
+
+class FullRankConvDKM(FullRankModel):
+    """For images x [P, channels, H, W]: G⁰ = X Xᵀ / channels between pixels (Eq. cdkm_fr_ob)."""
+
+    axes = ("images", "channels", "height", "width")

@@ -1,0 +1,169 @@
+"""Input layers: the first Gram blocks, dot products of data with learned inducing inputs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from gramian.gram.blocks import GramBlocks
+from gramian.gram.fast.windows import window_mean
+from gramian.nn.checks import check_features
+
+Lengthscales = Literal["none", "one", "per_feature"]
+
+
+def log_lengthscales(choice: Lengthscales, num_features: int) -> nn.Parameter | None:
+    """Logarithms of learned lengthscales that start at 1; None for none."""
+    size = {"none": 0, "one": 1, "per_feature": num_features}[choice]
+    return nn.Parameter(torch.zeros(size)) if size else None
+
+
+def divided_by_lengthscales(
+    x: Float[Tensor, "*points N"], logarithms: Float[Tensor, " _"] | None
+) -> Float[Tensor, "*points N"]:
+    """x / ℓ, feature by feature."""
+    return x if logarithms is None else x * (-logarithms).exp()
+
+
+class DenseInput(nn.Module):
+    """G⁰ = (1/N) [X_i; x] [X_i; x]ᵀ for rows of N features (Algorithm 1, first line).
+
+    With learned lengthscales ℓ, both x and X_i are divided by ℓ, feature by feature; ℓ starts at 1.
+
+    Args:
+        num_inducing: P, the number of inducing points.
+        num_features: N.
+        lengthscales: none; one learned lengthscale; or one a feature.
+    """
+
+    def __init__(
+        self, num_inducing: int, num_features: int, lengthscales: Lengthscales = "none"
+    ) -> None:
+        super().__init__()
+        self.inducing_points = nn.Parameter(torch.zeros(num_inducing, num_features))
+        self.log_lengthscales = log_lengthscales(lengthscales, num_features)
+
+    def inducing(self) -> Float[Tensor, "Pi Pi"]:
+        """G_ii = X_i X_iᵀ / N."""
+        X_i = self._scaled(self.inducing_points)
+        return X_i @ X_i.mT / X_i.shape[1]
+
+    def rows(self, x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B Pi"], Float[Tensor, " B"]]:
+        """G_ti = x X_iᵀ / N and g_tt = |x|² / N."""
+        x, X_i = self._scaled(x), self._scaled(self.inducing_points)
+        N = x.shape[1]
+        return x @ X_i.mT / N, x.square().sum(1) / N
+
+    def data(self, x: Float[Tensor, "B N"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+        """The data blocks."""
+        return GramBlocks(ii, *self.rows(x))
+
+    def forward(self, x: Float[Tensor, "B N"]) -> GramBlocks:
+        """All blocks for a batch of rows."""
+        return self.data(x, self.inducing())
+
+    @torch.no_grad()
+    def set_inducing_(self, points: Tensor) -> None:
+        """Start the inducing points at ``points``, [P, N] (copied)."""
+        shape = tuple(self.inducing_points.shape)
+        check_features(points, shape, self.inducing_points.dtype, "inducing points")
+        self.inducing_points.copy_(points)
+
+    def choose_inducing(
+        self, x: Float[Tensor, "B N"], generator: torch.Generator
+    ) -> Float[Tensor, "Pi N"]:
+        """Distinct rows of ``x`` at random."""
+        return _choose(x, len(self.inducing_points), generator, "rows")
+
+    def _scaled(self, x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        return divided_by_lengthscales(x, self.log_lengthscales)
+
+
+class PatchInput(nn.Module):
+    """G⁰ between f × f patches of images and learned inducing patches, D' = channels · f².
+
+        G_ii = X Xᵀ / D'
+        G_ti(b, r) = ⟨X_p, patch of image b at r⟩ / D'      zeros outside the image
+        g_tt(b, r) = mean over the window's valid pixels of (1/channels) Σ_c Y²
+
+    The published model starts here, one convolution earlier than Algorithm 1.
+
+    Args:
+        num_inducing: P, the number of inducing patches.
+        channels: image channels.
+        patch_size: f, odd.
+    """
+
+    def __init__(self, num_inducing: int, channels: int, patch_size: int = 3) -> None:
+        super().__init__()
+        if patch_size % 2 == 0:
+            raise ValueError(f"patch_size must be odd, to have a centre, got {patch_size}")
+        shape = (num_inducing, channels, patch_size, patch_size)
+        self.inducing_patches = nn.Parameter(torch.zeros(shape))
+        self.patch_size = patch_size
+
+    def inducing(self) -> Float[Tensor, "Pi Pi"]:
+        """G_ii = X Xᵀ / D'."""
+        X_i = self.inducing_patches.flatten(1)
+        return X_i @ X_i.mT / X_i.shape[1]
+
+    def rows(
+        self, images: Float[Tensor, "B C H W"]
+    ) -> tuple[Float[Tensor, "B H W Pi"], Float[Tensor, "B H W"]]:
+        """G_ti and g_tt at every pixel."""
+        X_i = self.inducing_patches
+        images = images.contiguous(memory_format=torch.channels_last)  # and so all that follows
+        ti = conv2d(images, X_i / X_i[0].numel(), padding=self.patch_size // 2)
+        tt_diag = window_mean(images.square().mean(1), self.patch_size)
+        return ti.permute(0, 2, 3, 1), tt_diag
+
+    def data(self, images: Float[Tensor, "B C H W"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+        """The data blocks."""
+        return GramBlocks(ii, *self.rows(images))
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> GramBlocks:
+        """All blocks for a batch of images."""
+        return self.data(images, self.inducing())
+
+    @torch.no_grad()
+    def set_inducing_(self, patches: Tensor) -> None:
+        """Start the inducing patches at ``patches``, [P, channels, f, f] (copied)."""
+        shape = tuple(self.inducing_patches.shape)
+        check_features(patches, shape, self.inducing_patches.dtype, "inducing patches")
+        self.inducing_patches.copy_(patches)
+
+    def choose_inducing(
+        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+    ) -> Float[Tensor, "Pi C f f"]:
+        """Distinct patches of at most 500 of the images at random, none across a border."""
+        f = self.patch_size
+        if min(images.shape[-2:]) < f:
+            size = tuple(images.shape[-2:])
+            raise ValueError(f"images of {size} pixels hold no {f}×{f} patch")
+        some = images[torch.randperm(len(images), generator=generator)[:500].to(images.device)]
+        patches = some.unfold(2, f, 1).unfold(3, f, 1).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        return _choose(patches, len(self.inducing_patches), generator, f"{f}×{f} patches")
+
+
+def _choose(candidates: Tensor, count: int, generator: torch.Generator, what: str) -> Tensor:
+    """``count`` candidates at random; equal ones only when there are too few different ones.
+
+    Flat backgrounds make equal patches common, and two equal inducing points are one wasted.
+    """
+    if len(candidates) < count:
+        raise ValueError(
+            f"{count} inducing points were asked for, but the data hold only "
+            f"{len(candidates)} {what}"
+        )
+    order = torch.randperm(len(candidates), generator=generator).to(candidates.device)
+    chosen = candidates[order[: 8 * count]]
+    seen: dict[bytes, int] = {}
+    for index, row in enumerate(chosen.flatten(1).detach().cpu().numpy()):
+        seen.setdefault(row.tobytes(), index)
+    first = list(seen.values())
+    rest = [index for index in range(len(chosen)) if index not in set(first)]
+    return chosen[torch.tensor((first + rest)[:count], device=candidates.device)].clone()

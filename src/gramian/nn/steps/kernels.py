@@ -1,0 +1,302 @@
+"""Kernels: functions of the Gram matrix, entry by entry.
+
+A kernel of one's own needs one method, ``pairs``: the kernel of two points from the three numbers
+that Gram blocks hold about them.
+
+    class Quadratic(Kernel):
+        def pairs(self, c, x, y):
+            return c.square()
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import GramBlocks
+from gramian.gram.fast.passes import normalized_gaussian
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """x → (1 + relative)·x + absolute, on the diagonal of a kernel: numerical safety only."""
+
+    relative: float = 1e-4
+    absolute: float = 1e-4
+
+    def __call__(self, diagonal: Tensor) -> Tensor:
+        """Inflate diagonal entries."""
+        absolute = diagonal.new_full((), self.absolute)
+        return torch.add(absolute, diagonal, alpha=1 + self.relative)
+
+    def on_matrix(self, matrix: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        """Inflate the diagonal of a matrix."""
+        extra = self.relative * matrix.diagonal() + self.absolute
+        return matrix + torch.diag(extra)
+
+
+class Kernel(nn.Module, ABC):
+    """K = w·k(G) + b, then jitter on the diagonals of ``ii`` and ``tt``.
+
+    Args:
+        weight_var: start value of the learned weight variance w; None for a fixed 1.
+        bias_var: start value of the learned bias variance b; None for none.
+        jitter: diagonal inflation.
+    """
+
+    cost: ClassVar[tuple[int, int]] = (6, 148)
+    """Matrices that it keeps for its gradient, and its passes over memory (both measured, for the
+    estimate of full-rank models; one that nobody has measured has the most of ours)."""
+
+    log_weight_var: nn.Parameter | None
+    log_bias_var: nn.Parameter | None
+
+    def __init__(
+        self,
+        weight_var: float | None = 1.0,
+        bias_var: float | None = 0.1,
+        jitter: Jitter = Jitter(),
+    ) -> None:
+        super().__init__()
+        self.log_weight_var = _log_parameter(weight_var)
+        self.log_bias_var = _log_parameter(bias_var)
+        self.jitter = jitter
+
+    @abstractmethod
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """k of two points with G_ab = c, G_aa = x and G_bb = y (broadcast against each other)."""
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """k of a point with itself, where G_aa = x."""
+        return self.pairs(x, x, x)
+
+    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        """K_ii."""
+        return self.jitter.on_matrix(self._inducing(G_ii))
+
+    def data(self, gram: GramBlocks, K_ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
+        """K_ti and k_tt."""
+        flat = gram.flat()
+        ti = self.rows(flat.ti, flat.tt_diag, flat.ii.diagonal()).view_as(gram.ti)
+        return GramBlocks(K_ii, ti, self.jitter(self.data_diagonal(gram.tt_diag)))
+
+    def forward(self, gram: GramBlocks) -> GramBlocks:
+        """K(G) for all blocks."""
+        return self.data(gram, self.inducing(gram.ii))
+
+    def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        g_ii = G_ii.diagonal()
+        return self.rows(G_ii, g_ii, g_ii)
+
+    def every(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """w·k + b of any pairs of points, before the jitter (broadcast as in ``pairs``)."""
+        return self._affine(self.pairs(c, x, y))
+
+    def rows(
+        self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
+    ) -> Float[Tensor, "N Pi"]:
+        """w·k + b of N points with P, before the jitter."""
+        return self.every(c, x[:, None], y)
+
+    def data_diagonal(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "B *space"]:
+        """w·k + b of data points with themselves, before the jitter."""
+        return self._affine(self.diagonal(tt_diag))
+
+    def variances(self, like: Tensor) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """w and b, of the dtype and device of ``like``; 1 and 0 where there is none."""
+        w, b = self.log_weight_var, self.log_bias_var
+        one, zero = like.new_ones(()), like.new_zeros(())
+        return one if w is None else w.exp(), zero if b is None else b.exp()
+
+    def _affine(self, k: Tensor) -> Tensor:
+        w, b = self.variances(k)
+        return torch.addcmul(b, w, k)
+
+    def __add__(self, other: Kernel) -> Kernel:
+        """Sum of two kernels."""
+        return SumKernel(self, other)
+
+    def __mul__(self, other: Kernel) -> Kernel:
+        """Product of two kernels."""
+        return ProductKernel(self, other)
+
+    def extra_repr(self) -> str:
+        """The jitter, for ``print``."""
+        return f"{self.jitter}"
+
+
+class NormalizedGaussian(Kernel):
+    """k = s·exp(c/s − 1), s = √(xy): a Gaussian of the angle (Shankar et al. 2020).
+
+    Its diagonal is that of G. A point of norm zero has kernel zero with all others.
+    """
+
+    cost = (2, 46)
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return s·exp(c/s − 1)."""
+        s = (x * y).clamp_min(torch.finfo(c.dtype).tiny).sqrt()
+        return s * (c / s - 1).exp()
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+    def rows(
+        self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
+    ) -> Float[Tensor, "N Pi"]:
+        """w·k + b in one pass over c."""
+        return normalized_gaussian(c, x, y, *self.variances(c))
+
+
+class ArcCosine(Kernel):
+    """k = (√(m − c²) + (π − arccos(c/√m))·c)/π, m = x'y': order 1, the ReLU (Cho & Saul 2009).
+
+    The diagonals x, y are inflated by the jitter first, x' = (1 + relative)·x + absolute, which
+    keeps m − c² positive. As published, the diagonal of ``ii`` is x' and that of ``tt`` is x.
+    """
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the arc-cosine kernel of the inflated diagonals."""
+        tiny = torch.finfo(c.dtype).tiny
+        m = (self.jitter(x) * self.jitter(y)).clamp_min(tiny)
+        inside = (m - c.square()).clamp_min(tiny)  # rounding only: Cauchy-Schwarz gives c² < m
+        angle = torch.atan2(inside.sqrt(), c)
+        return (inside.sqrt() + (math.pi - angle) * c) / math.pi
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+    def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        g_ii = G_ii.diagonal()
+        eye = torch.eye(len(G_ii), dtype=torch.bool, device=G_ii.device)
+        # Off the diagonal only: at c² = m the derivative of the square root is infinite.
+        apart = torch.where(eye, torch.zeros_like(G_ii), G_ii)
+        k = torch.where(eye, self.jitter(g_ii), self.pairs(apart, g_ii[:, None], g_ii))
+        return self._affine(k)
+
+
+class SquaredExponential(Kernel):
+    """k = exp(c − (x + y)/2) = exp(−d²/2), d² = x + y − 2c the squared distance of the features."""
+
+    cost = (2, 45)
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return exp(−d²/2)."""
+        return (c - (x + y) / 2).exp()
+
+
+class Matern32(Kernel):
+    """k = (1 + √3 d)·exp(−√3 d), d² = x + y − 2c."""
+
+    cost = (4, 81)
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the Matérn kernel of smoothness 3/2."""
+        d = math.sqrt(3) * _distance(c, x, y)
+        return (1 + d) * (-d).exp()
+
+
+class Matern52(Kernel):
+    """k = (1 + √5 d + 5d²/3)·exp(−√5 d), d² = x + y − 2c."""
+
+    cost = (5, 100)
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the Matérn kernel of smoothness 5/2."""
+        d = math.sqrt(5) * _distance(c, x, y)
+        return (1 + d + d.square() / 3) * (-d).exp()
+
+
+class Linear(Kernel):
+    """k = c: the features as they are.
+
+    Of no more rank than there are features, so it is not in ``KERNELS``: inducing points want more.
+    """
+
+    cost = (1, 24)
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return c."""
+        return c
+
+
+class _Composite(Kernel):
+    """Two kernels, each with its own variances, joined block by block; jitter is added once."""
+
+    def __init__(self, first: Kernel, second: Kernel, jitter: Jitter = Jitter()) -> None:
+        super().__init__(weight_var=None, bias_var=None, jitter=jitter)
+        self.first = first
+        self.second = second
+
+    def _inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
+        return self.join(self.first._inducing(G_ii), self.second._inducing(G_ii))
+
+    def rows(
+        self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
+    ) -> Float[Tensor, "N Pi"]:
+        """Both kernels' values, joined."""
+        return self.join(self.first.rows(c, x, y), self.second.rows(c, x, y))
+
+    def data_diagonal(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "B *space"]:
+        """Both kernels' values, joined."""
+        return self.join(self.first.data_diagonal(tt_diag), self.second.data_diagonal(tt_diag))
+
+    def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Join the two kernels' values."""
+        return self.join(self.first.every(c, x, y), self.second.every(c, x, y))
+
+    def every(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Both kernels' values, joined: a composite has no variances of its own."""
+        return self.pairs(c, x, y)
+
+    @abstractmethod
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """How the two values become one."""
+
+
+class SumKernel(_Composite):
+    """k = k₁ + k₂."""
+
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """Add."""
+        return first + second
+
+
+class ProductKernel(_Composite):
+    """k = k₁ · k₂."""
+
+    def join(self, first: Tensor, second: Tensor) -> Tensor:
+        """Multiply."""
+        return first * second
+
+
+KERNELS: dict[str, type[Kernel]] = {
+    "normalized_gaussian": NormalizedGaussian,
+    "arc_cosine": ArcCosine,
+    "squared_exponential": SquaredExponential,
+    "matern32": Matern32,
+    "matern52": Matern52,
+}
+"""Kernels by the name that a configuration uses. Add your own: ``KERNELS["mine"] = Mine``."""
+
+
+def _distance(c: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """d = √(x + y − 2c), with a finite slope at d = 0: the Matérn kernels are smooth in d²."""
+    squared = (x + y - 2 * c).clamp_min(0.0)
+    return (squared + torch.finfo(c.dtype).tiny).sqrt()
+
+
+def _log_parameter(start: float | None) -> nn.Parameter | None:
+    if start is None:
+        return None
+    if start <= 0:
+        raise ValueError(f"a kernel variance must be positive, got {start}; None leaves it out")
+    return nn.Parameter(torch.tensor(math.log(start)))

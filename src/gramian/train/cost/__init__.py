@@ -1,0 +1,1 @@
+"""What training costs, estimated in advance."""

@@ -1,0 +1,132 @@
+"""The memory of a training step, estimated before it runs, and which layers to compute twice."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gramian.nn.contract import Trainable
+from gramian.nn.layers import DKMLayer, ResidualBlock
+from gramian.nn.model import DKM
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.runtime.memory import resident_bytes
+
+CHAIN = 3  # bytes that autograd keeps of the inducing chain, for each byte of parameters (counted)
+VECTORS = 4  # vectors of the size of g_tt that autograd keeps for a layer (counted)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """Bytes that a layer of ``model.layers`` needs in a training step."""
+
+    inside: int  # what autograd keeps within the layer; not kept if the layer is recomputed
+    output: int  # its output, which the next layer keeps; for the first layer also its input
+    work: int  # gradients within the layer in the backward pass
+
+
+def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
+    """The memory of each layer, from the sizes of what it keeps: Φ_ti, X, U, filters (DKMLayer)."""
+    size = torch.finfo(model.dtype).bits // 8
+    space: tuple[int, ...] = model.data_shape[1:]
+    memories: dict[str, LayerMemory] = {}
+    for name, module in model.layers.items():
+        parts = [module.layer1, module.layer2] if isinstance(module, ResidualBlock) else [module]
+        kept, filters, gradients = 0, 0, []
+        entry, output = 0, 0
+        for number, part in enumerate(parts):
+            assert isinstance(part, DKMLayer)
+            P, rows_in = part.gram.num_inducing, math.prod(space)
+            P_in = P if part.conv is None else part.conv.raw_mixing.shape[1]
+            filters += 0 if part.conv is None else part.conv.raw_mixing.numel()
+            space = space if part.conv is None else part.conv.output_space(space)
+            rows, skr = math.prod(space), part.gram.skr
+            gamma = min(skr.gamma(P), P) if skr.samples else P
+            columns = gamma + (P if skr.jitter else 0)
+            if not memories and number == 0:
+                entry = rows_in * P_in
+            output = rows * P
+            kept += rows_in * P_in + rows * (P + columns) + VECTORS * rows
+            kept += output if number + 1 < len(parts) else 0
+            gradients.append(2 * rows_in * P_in + rows * (P + columns))
+            if isinstance(module, ResidualBlock) and module.shortcut is not None and number == 0:
+                kept += rows * (P_in + P)  # the pixels that its stride takes, mixed or not
+        work = max(gradients) + output
+        memories[name] = LayerMemory(
+            inside=size * (batch * kept + filters),
+            output=size * batch * (entry + output),
+            work=size * batch * work,
+        )
+    return memories
+
+
+def peak_bytes(memories: Mapping[str, LayerMemory], recomputed: Collection[str]) -> int:
+    """The most that the layers need at one time, in the backward pass from the last to the first.
+
+    A layer's turn needs all that is kept of the layers before it, and its own inside and gradients.
+    """
+    before, peak = 0, 0
+    for name, memory in memories.items():
+        before += memory.output
+        peak = max(peak, before + memory.inside + memory.work)
+        before += 0 if name in recomputed else memory.inside
+    return peak
+
+
+def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
+    """What a training step adds to a model: gradients, Adam, the inducing chain, the layers."""
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+    return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
+
+
+def set_recomputed_(model: Trainable, batch: int, config: TrainConfig) -> None:
+    """Choose what the model computes again in the backward pass. A network can do no such thing."""
+    if isinstance(model, DKM):
+        model.recomputed = choose_recomputed(model, batch, config)
+    elif config.recompute_activations or config.memory is not None:
+        raise ConfigError("recompute_activations and memory are for deep kernel machines only")
+
+
+def choose_recomputed(model: DKM, batch: int, config: TrainConfig) -> frozenset[str]:
+    """The layers that the settings want recomputed: all, as many as memory needs, or none."""
+    if config.recompute_activations:
+        return frozenset(model.layers)
+    if config.memory is None:
+        return frozenset()
+    return layers_to_recompute(model, batch, parse_bytes(config.memory))
+
+
+def layers_to_recompute(model: DKM, batch: int, budget: int) -> frozenset[str]:
+    """The layers to compute again in the backward pass, so that a step fits into ``budget`` bytes.
+
+    One at a time the layer is chosen that lowers the peak most. ConfigError if even all of them
+    are not enough.
+    """
+    present = resident_bytes(model.device)
+    memories = layer_memories(model, batch)
+    recomputed: set[str] = set()
+    while present + step_bytes(model, batch, recomputed) > budget:
+        left = [name for name in memories if name not in recomputed]
+        if not left:
+            least = present + step_bytes(model, batch, recomputed)
+            raise ConfigError(
+                f"a step needs about {least / 1e9:.2f} GB even if every layer is recomputed, but "
+                f"memory is {budget / 1e9:.2f} GB: lower the batch size or the inducing points"
+            )
+        recomputed.add(min(left, key=lambda name: peak_bytes(memories, {*recomputed, name})))
+    return frozenset(recomputed)
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes such as 4000000000, 3.9GB or 800 MiB."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    try:
+        number = float(found[1]) if found else 0.0
+    except ValueError:
+        number = 0.0
+    if not found or number <= 0:
+        raise ConfigError(f"memory must be a number of bytes such as 3.9GB, got {text!r}")
+    return int(number * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " "))

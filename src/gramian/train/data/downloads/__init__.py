@@ -1,0 +1,1 @@
+"""Data sets that are fetched: sources, formats, digests and storage."""

@@ -1,0 +1,213 @@
+"""The convolutional deep kernel machine as a scikit-learn estimator, for images."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_array, validate_data
+from torch import Tensor
+
+from gramian.gram.skr import SKR
+from gramian.nn.conv_dkm import ConvDKMConfig
+from gramian.train.data import Augmentation, Normaliser
+from gramian.train.estimators.classifier import PortionClassifier
+from gramian.train.estimators.epoch_estimator import Plan
+from gramian.train.estimators.tools import Array, check_count, no_type_check, tensor
+
+BATCH = 64
+
+
+class ConvDKMClassifier(PortionClassifier):
+    """A convolutional deep kernel machine for the classes of images.
+
+    Images are (n, C, H, W) or, in grey, (n, H, W); or flat (n, C·H·W) with ``image_shape``. They
+    are held as 8-bit numbers: uint8 as they are, any other type in 256 levels between the smallest
+    and the largest value in training, and cut off there in prediction.
+
+    The defaults are for small images; ``num_inducing=(512, 1024, 2048), strides=(2, 2, 2),
+    blocks_per_stage=3, whitening=True, crop_padding=4, flip=True, max_epochs=1200`` is the
+    paper's CIFAR-10 model. Further arguments, attributes and methods are those of
+    ``DKMClassifier``.
+
+    Args:
+        image_shape: (channels, height, width); needed for flat images only.
+        num_inducing: inducing points of each stage.
+        strides: stride of each stage.
+        blocks_per_stage: residual blocks in a stage, of two layers each.
+        whitening: ZCA-whiten the images; wants more images than pixels.
+        crop_padding: random crops after so many zeros all round; 0 for none.
+        flip: random mirror images.
+        batch_size: images a step; "auto": 64.
+    """
+
+    kind = "conv"
+    betas = (0.8, 0.9)
+
+    image_shape_: tuple[int, int, int]
+    pixel_range_: tuple[float, float]
+
+    @no_type_check
+    def __init__(
+        self,
+        *,
+        image_shape: tuple[int, int, int] | None = None,
+        num_inducing: tuple[int, ...] = (64, 64),
+        strides: tuple[int, ...] = (2, 2),
+        blocks_per_stage: int = 1,
+        whitening: bool = False,
+        crop_padding: int = 0,
+        flip: bool = False,
+        kernel: str = "normalized_gaussian",
+        nu: float = 0.001,
+        skr_gamma_fraction: float | None = 0.25,
+        skr_jitter: float = 0.1,
+        standardize: bool = True,
+        max_epochs: int = 40,
+        batch_size: int | Literal["auto"] = "auto",
+        lr: float = 0.01,
+        schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "steps",
+        num_samples: int = 100,
+        precision: Literal["32-true", "64-true", "tf32"] = "32-true",
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        warm_start: bool = False,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        verbose: bool | int = False,
+    ) -> None:
+        super().__init__(
+            lr=lr,
+            schedule=schedule,
+            precision=precision,
+            device=device,
+            random_state=random_state,
+            warm_start=warm_start,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            verbose=verbose,
+        )
+        self.image_shape = image_shape
+        self.num_inducing = num_inducing
+        self.strides = strides
+        self.blocks_per_stage = blocks_per_stage
+        self.whitening = whitening
+        self.crop_padding = crop_padding
+        self.flip = flip
+        self.kernel = kernel
+        self.nu = nu
+        self.skr_gamma_fraction = skr_gamma_fraction
+        self.skr_jitter = skr_jitter
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.num_samples = num_samples
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say that X is flat only with an ``image_shape``."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = self.image_shape is not None
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def _plan(self, num_data: int) -> Plan:
+        check_count("max_epochs", self.max_epochs, allow_auto=False)
+        check_count("batch_size", self.batch_size)
+        for count in self.num_inducing:
+            check_count("num_inducing", count, allow_auto=False)
+        batch = BATCH if self.batch_size == "auto" else int(self.batch_size)
+        return Plan(tuple(map(int, self.num_inducing)), batch, int(self.max_epochs))
+
+    def _model_config(self, x: Tensor, num_outputs: int, plan: Plan) -> ConvDKMConfig:
+        assert isinstance(plan.num_inducing, tuple)
+        return ConvDKMConfig(
+            image_shape=self.image_shape_,
+            num_classes=num_outputs,
+            num_inducing=plan.num_inducing,
+            strides=tuple(self.strides),
+            blocks_per_stage=self.blocks_per_stage,
+            whitening=self.whitening,
+            kernel=self.kernel,
+            nu=float(self.nu),
+            skr=SKR(self.skr_gamma_fraction, float(self.skr_jitter)),
+            num_samples=self.num_samples,
+            mixing_start="near_identity",
+            output_start="kernel",
+        )
+
+    def _augmentation(self) -> Augmentation:
+        return Augmentation(self.crop_padding, self.flip)
+
+    def _fit_scaler(self, x: Tensor) -> Normaliser:
+        channels = x.shape[1]
+        if self.standardize:
+            return Normaliser.fit(x)
+        return Normaliser((0.0,) * channels, (1.0,) * channels)
+
+    def _raw(self, X: Any, reset: bool) -> Tensor:
+        """X, checked, as uint8 images [n, C, H, W]."""
+        images = self._images(X, reset)
+        if reset:
+            self.image_shape_ = tuple(map(int, images.shape[1:]))  # type: ignore[assignment]
+            # validate_data does not count the features of arrays with more than two dimensions
+            self.n_features_in_ = math.prod(self.image_shape_)
+            whole = images.dtype == np.uint8
+            self.pixel_range_ = (
+                (0.0, 255.0) if whole else (float(images.min()), float(images.max()))
+            )
+        elif images.shape[1:] != self.image_shape_:
+            raise ValueError(
+                f"images must be of shape {self.image_shape_} (channels, height, width) as in "
+                f"training, got {images.shape[1:]}"
+            )
+        low, high = self.pixel_range_
+        if images.dtype == np.uint8:
+            if (low, high) != (0.0, 255.0):
+                raise ValueError(
+                    f"training images were numbers from {low:g} to {high:g}, these are uint8: "
+                    "convert them to the same scale"
+                )
+            return tensor(images, torch.uint8)
+        levels = (images.astype(np.float64) - low) * (255 / (high - low) if high > low else 1.0)
+        return tensor(np.rint(levels.clip(0, 255)), torch.uint8)
+
+    def _images(self, X: Any, reset: bool) -> Array:
+        """X as an array [n, C, H, W] of uint8 or floating point."""
+        ndim = np.ndim(X)
+        if ndim <= 2:
+            rows = validate_data(self, X, dtype=[np.uint8, np.float64, np.float32], reset=reset)
+            shape = self.image_shape if reset else self.image_shape_
+            if shape is None:
+                raise ValueError(
+                    f"X is flat, of shape {rows.shape}: give images (n, C, H, W) or (n, H, W), or "
+                    "set image_shape=(C, H, W)"
+                )
+            if math.prod(shape) != rows.shape[1]:
+                raise ValueError(
+                    f"image_shape={tuple(shape)} has {math.prod(shape)} values, but X has "
+                    f"{rows.shape[1]} features"
+                )
+            return rows.reshape(-1, *shape)
+        images = check_array(X, dtype=[np.uint8, np.float64, np.float32], allow_nd=True)
+        if ndim not in (3, 4):
+            raise ValueError(f"images must be (n, C, H, W) or (n, H, W), got {images.shape}")
+        images = images if ndim == 4 else images[:, None]
+        if reset and self.image_shape is not None and images.shape[1:] != tuple(self.image_shape):
+            raise ValueError(
+                f"image_shape={tuple(self.image_shape)}, but X holds images of {images.shape[1:]}"
+            )
+        return images
+
+    def _facts(self) -> dict[str, Any]:
+        shape, pixels = list(self.image_shape_), list(self.pixel_range_)
+        return {**super()._facts(), "image_shape": shape, "pixel_range": pixels}
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        super()._restore(facts)
+        self.image_shape_ = tuple(facts["image_shape"])
+        self.pixel_range_ = tuple(facts["pixel_range"])

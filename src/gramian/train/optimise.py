@@ -1,0 +1,76 @@
+"""How a run learns: its optimiser, its learning rate at each step, and when it stops early."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from gramian.train.config import TrainConfig
+from gramian.train.record.run_folder import Row
+
+Schedule = Literal["steps", "cosine", "one_cycle", "constant"]
+WARM_UP = 0.3  # share of one_cycle's steps
+
+VALIDATION = "validation_log_likelihood"
+Best = dict[str, Any]
+
+
+def build_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimiser that the settings name, all parameters in one group, one kernel a step."""
+    parameters, c = list(model.parameters()), config
+    match c.optimiser:
+        case "adam":
+            return torch.optim.Adam(parameters, c.lr, c.betas, fused=True)
+        case "adamw":
+            return torch.optim.AdamW(
+                parameters, c.lr, c.betas, weight_decay=c.weight_decay, fused=True
+            )
+        case "sgd":
+            return torch.optim.SGD(
+                parameters, c.lr, c.momentum, weight_decay=c.weight_decay, fused=True
+            )
+
+
+def lr_factor(
+    schedule: Schedule, step: int, steps_per_epoch: int, epochs: int, milestones: Sequence[float]
+) -> float:
+    """What multiplies the learning rate at ``step`` = 0, 1, ….
+
+    ``steps`` changes between epochs only: × 0.1 from epoch ⌊m · epochs⌋ on, for each milestone m.
+    """
+    progress = step / (steps_per_epoch * epochs)
+    match schedule:
+        case "steps":
+            epoch = step // steps_per_epoch
+            return 0.1 ** sum(epoch >= math.floor(m * epochs + 1e-9) for m in milestones)
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * progress))
+        case "one_cycle":
+            if progress < WARM_UP:
+                return 0.04 + 0.96 * progress / WARM_UP
+            return 0.5 * (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP)))
+        case "constant":
+            return 1.0
+
+
+def best_of(best: Best | None, row: Row, model: nn.Module) -> Best | None:
+    """The better of the best so far and the present model."""
+    if VALIDATION not in row or (best is not None and row[VALIDATION] <= best[VALIDATION]):
+        return best
+    return {
+        "model": copy.deepcopy(model.state_dict()),
+        "epoch": row["epoch"],
+        VALIDATION: row[VALIDATION],
+    }
+
+
+def is_over(best: Best | None, rows: list[Row], patience: int | None) -> bool:
+    """Whether so many evaluations have passed without a better one."""
+    if patience is None or best is None:
+        return False
+    return sum(VALIDATION in row and row["epoch"] > best["epoch"] for row in rows) >= patience

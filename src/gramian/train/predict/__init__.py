@@ -1,0 +1,1 @@
+"""A trained model that meets raw data: predictions, metrics, export."""

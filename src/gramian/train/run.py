@@ -1,0 +1,83 @@
+"""One training run from its settings to its result, for ``train`` and ``reproduce`` alike."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gramian.gram.errors import NumericalError
+from gramian.train.config import TrainConfig, build_model
+from gramian.train.predict.evaluate import evaluate, figures
+from gramian.train.predict.predictor import Predictor
+from gramian.train.record.files import write_text_atomically
+from gramian.train.record.run_folder import Row, RunFolder, environment
+from gramian.train.runtime.engine import Engine
+from gramian.train.runtime.memory import peak_bytes
+from gramian.train.task import Task, fit_model_config, load_task
+from gramian.train.trainer import Trainer, TrainingFailed
+
+Summary = dict[str, Any]
+
+
+def prepare(
+    config: TrainConfig,
+    folder: RunFolder,
+    quiet: bool = False,
+    on_epoch: Callable[[Row], object] | None = None,
+) -> Trainer:
+    """Data, engine and an untrained model."""
+    task = load_task(config)
+    engine = Engine(config.device, config.devices, config.num_nodes, config.precision)
+    return Trainer(build_predictor(config, task), task, config, engine, folder, quiet, on_epoch)
+
+
+def build_predictor(config: TrainConfig, task: Task) -> Predictor:
+    """An untrained model that fits the data."""
+    model_config = fit_model_config(config.model, task.train)
+    scale = ((0.0,), (1.0,))
+    if not task.train.class_names:
+        y = task.train.y.double()
+        scale = (tuple(y.mean(0).tolist()), tuple(y.std(0).tolist()))
+    model = build_model(model_config)
+    return Predictor(model, model_config, task.scaler, task.train.class_names, scale)
+
+
+def run_to_end(trainer: Trainer, folder: RunFolder, resume: bool = True) -> Summary | None:
+    """Train, evaluate, and write result.json; None in all processes but the first.
+
+    A numerical error in an evaluation is a failure of the run as well.
+    """
+    engine, config = trainer.engine, trainer.config
+    if engine.is_first:
+        folder.start(config, environment(config.seed, engine.device, engine.dtype))
+    started = time.perf_counter()
+    try:
+        rows = trainer.fit(resume)
+        if not engine.is_first:
+            return None
+        summary = summarise(trainer, rows, time.perf_counter() - started)
+    except NumericalError as error:
+        epoch = -(-trainer.step // trainer.steps_per_epoch)
+        raise TrainingFailed(epoch, trainer.step, error) from error
+    write_text_atomically(folder.path / "result.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def summarise(trainer: Trainer, rows: list[Row], seconds: float) -> Summary:
+    """Final figures of the saved model: none of them chose anything."""
+    task = trainer.task
+    sets = {"validation": task.validation, "test": task.test}
+    return {
+        "figures": {
+            name: figures(evaluate(trainer.predictor, data))
+            for name, data in sets.items()
+            if data is not None
+        },
+        "epochs": int(rows[-1]["epoch"]) if rows else 0,
+        "seconds": seconds,
+        "train_seconds": sum(row["seconds"] for row in rows),
+        "memory_mb": peak_bytes() / 2**20,
+        "numerical_errors": trainer.num_errors,
+    }

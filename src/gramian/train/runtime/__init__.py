@@ -1,0 +1,1 @@
+"""Where and how a run computes: devices, processes, randomness, signals, precision."""

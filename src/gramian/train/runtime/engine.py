@@ -1,0 +1,169 @@
+"""Device, precision and processes: the only file that knows Lightning Fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from gramian.gram.blocks import Marginals
+from gramian.nn.contract import ByPath, DKMResult, Trainable
+from gramian.nn.steps.norm import GramNorm, mean_over_batch
+from gramian.train.config import ConfigError
+from gramian.train.runtime.memory import keep_freed_memory
+from gramian.train.runtime.tf32 import emulate_tf32
+
+Forward = Callable[[Tensor, ByPath], DKMResult]
+Precision = Literal["32-true", "64-true", "tf32", "tf32-emulated"]
+
+
+class Engine:
+    """Where and how a model computes.
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        devices: processes on this machine. Under torchrun the launcher decides.
+        num_nodes: machines.
+        precision: ``32-true``, ``64-true``, or ``tf32``: float32 whose matrix products and
+            convolutions round their inputs to 10 mantissa bits, on CUDA. ``tf32-emulated`` does
+            the same on any device, slowly.
+    """
+
+    def __init__(
+        self,
+        device: str = "auto",
+        devices: int = 1,
+        num_nodes: int = 1,
+        precision: Precision = "32-true",
+    ) -> None:
+        strategy = "ddp" if devices * num_nodes > 1 else "auto"
+        self.fabric = Fabric(
+            accelerator=device,
+            strategy=strategy,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision="32-true",  # does nothing; Fabric's 64-true rounds outputs to float32
+        )
+        self.fabric.launch()
+        if precision == "tf32":
+            if self.device.type != "cuda":
+                raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
+        self.precision = precision
+        self.dtype = torch.float64 if precision == "64-true" else torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.fabric.device
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return self.fabric.global_rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return self.fabric.world_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and messages."""
+        return self.rank == 0
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """The context of all that a run computes; only an emulated precision needs one."""
+        return emulate_tf32() if self.precision == "tf32-emulated" else nullcontext()
+
+    def set_up(
+        self, model: Trainable, optimiser: torch.optim.Optimizer
+    ) -> tuple[Forward, torch.optim.Optimizer]:
+        """The model's forward pass and the optimiser, for training in all processes.
+
+        From here on freed memory is kept, but not what the start has freed before.
+        """
+        if self.device.type == "cpu":
+            keep_freed_memory()
+        if self.world_size > 1:  # a normalisation then sees the whole batch
+            for module in model.modules():
+                if isinstance(module, GramNorm):
+                    module.batch_mean = mean_over_processes
+        wrapped, optimiser = self.fabric.setup(_Plain(model), optimiser)
+
+        def forward(x: Tensor, noise: ByPath) -> DKMResult:
+            mean, var, kl, seen = wrapped(x, noise)
+            return DKMResult(Marginals(mean, var), kl, seen)
+
+        return forward, optimiser
+
+    def tear_down(self, model: Trainable) -> None:
+        """From now on each process is by itself again."""
+        for module in model.modules():
+            if isinstance(module, GramNorm):
+                module.batch_mean = mean_over_batch
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients, averaged over the processes."""
+        self.fabric.backward(loss)
+
+    def total(self, value: Tensor) -> Tensor:
+        """Sum of ``value`` over the processes."""
+        if self.world_size > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def share(self, indices: Tensor) -> Tensor:
+        """This process's part of a batch."""
+        return indices[self.rank :: self.world_size]
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.fabric.barrier()
+
+
+class _Plain(nn.Module):
+    """A model that returns plain tuples, because Fabric refuses frozen dataclasses."""
+
+    def __init__(self, model: Trainable) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, x: Tensor, noise: ByPath
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        result = self.model(x, noise)
+        return result.marginals.mean, result.marginals.var, result.kl, result.seen
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """Σ over the processes. The gradient is the sum of all processes' gradients."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def mean_over_processes(values: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Mean over ``dims`` and over all processes, with gradients."""
+    total = values.sum(dims, keepdim=True)
+    count = values.new_tensor(values.numel() / total.numel())
+    dist.all_reduce(count)
+    mean: Tensor = _SumOverProcesses.apply(total) / count  # type: ignore[no-untyped-call]
+    return mean
