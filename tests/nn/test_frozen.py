@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gramian import SKR, NegativeVarianceError, NormChoice, VarianceCheck
-from gramian.nn.steps.kernels import KERNELS, NormalizedGaussian
+from gramian.nn.steps.kernels import KERNELS, Kernel, Matern32, NormalizedGaussian, SumKernel
 from tests.nn.test_models import DENSE, SMALL, conv_model, dense_model, images, rows
 from tests.samples import random_
 
@@ -62,11 +62,24 @@ def test_a_frozen_dense_model_is_the_model(kernel, skr, num_layers):
     assert_same(model.freeze()(rows(5, seed=7)), model(rows(5, seed=7)).marginals, 1e-10)
 
 
-def test_a_kernel_of_ones_own_freezes_too(monkeypatch):
-    monkeypatch.setitem(
-        KERNELS, "sum", lambda *args: NormalizedGaussian(*args) + KERNELS["matern32"]()
-    )
-    model = moved(conv_model(replace(SMALL, kernel="sum")))
+class GaussianAndMatern(SumKernel):
+    def __init__(self, *settings):
+        super().__init__(NormalizedGaussian(*settings), Matern32())
+
+
+class Steeper(NormalizedGaussian):
+    """A subclass whose formula is not that of its parent."""
+
+    def pairs(self, c, x, y):
+        return super().pairs(c, x, y).square() / (x * y).sqrt()
+
+    def rows(self, c, x, y):
+        return Kernel.rows(self, c, x, y)
+
+
+@pytest.mark.parametrize("kernel", [GaussianAndMatern, Steeper])
+def test_a_custom_kernel_freezes_too_also_a_subclass_of_ours(kernel):
+    model = moved(conv_model(replace(SMALL, kernel=f"{__name__}.{kernel.__name__}")))
     assert_same(model.freeze()(images()), model(images()).marginals, 1e-10)
 
 

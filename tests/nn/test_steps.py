@@ -12,10 +12,11 @@ from torch.nn.functional import avg_pool2d
 from gramian import SKR, GramBlocks, NormChoice, VarianceCheck
 from gramian.gram.fast import windows
 from gramian.gram.fast.windows import window_mean
+from gramian.nn.layers import DKMLayer
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import DenseInput, PatchInput
-from gramian.nn.steps.kernels import KERNELS, Jitter, Kernel
+from gramian.nn.steps.kernels import KERNELS, Jitter, Kernel, Linear
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import SpatialMean
@@ -113,10 +114,10 @@ def test_noise_is_needed_in_training_and_only_there():
 def test_clamped_variances_are_counted():
     K = random_gram(4, (3,), 0)
     bad = GramBlocks(K.ii, K.ti, K.tt_diag - 100)
-    layer = GramLayer(4, skr=SKR.off(), variance_check=VarianceCheck(clamp=True)).double()
-    conditional, _ = layer.inducing(bad.ii)
-    G, count = layer.data(bad, conditional)
-    assert count == 3
+    gram = GramLayer(4, skr=SKR.off(), variance_check=VarianceCheck(clamp=True))
+    layer = DKMLayer(Linear(None, None), None, gram, GramNorm(4, (), NormChoice.off())).double()
+    G, seen = layer.data(bad, layer.inducing(bad.ii, {}))
+    assert seen["gram"] == 3
     assert (G.tt_diag == 0).all()
 
 

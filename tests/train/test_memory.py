@@ -7,16 +7,16 @@ import torch
 
 from gramian import SKR, ConvDKM, ConvDKMConfig
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.cost.expectation import step_memory as memory
+from gramian.train.cost import step_memory as memory
 from gramian.train.cost.step_memory import (
     choose_recomputed,
     layer_memories,
     layers_to_recompute,
     parse_bytes,
     peak_bytes,
-    resident_bytes,
     step_bytes,
 )
+from gramian.train.runtime.memory import resident_bytes
 from tests.samples import generator
 
 CONFIG = ConvDKMConfig(num_inducing=(8, 16), strides=(1, 2), blocks_per_stage=2, whitening=False)

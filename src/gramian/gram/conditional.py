@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gramian.gram.errors import NegativeVarianceError
 from gramian.gram.fast.passes import cross, project
-from gramian.gram.linalg import solve_right
+from gramian.gram.linalg import solve_lower, solve_right
 
 NARROW = 16
 """With fewer columns, W is multiplied as part of W̃: narrow matrix products are slow."""
@@ -36,6 +36,17 @@ class Conditional:
     whitened_factor: Float[Tensor, "P columns"]  # L_K⁻¹ W̃
     jitter: float  # λ
     ii: Float[Tensor, "P P"]  # G̃_ii
+
+    @classmethod
+    def on(
+        cls, kernel_factor: Float[Tensor, "P P"], factor: Float[Tensor, "P gamma"], jitter: float
+    ) -> Conditional:
+        """Condition on G̃_ii = W Wᵀ + λ I, given L_K and W."""
+        L_K, W = kernel_factor, factor
+        G_ii = W @ W.mT
+        if jitter:
+            G_ii = G_ii + jitter * torch.eye(len(W), dtype=W.dtype, device=W.device)
+        return cls(L_K, W, solve_lower(L_K, with_jitter(W, jitter)), jitter, G_ii)
 
     def whiten(self, K_ti: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
         """X = K_ti L_K⁻ᵀ."""
@@ -65,14 +76,12 @@ class Conditional:
         return cross(U, W, tail, skip, skip_weight)
 
 
-def with_jitter(
-    W: Float[Tensor, "*layers P gamma"], jitter: float
-) -> Float[Tensor, "*layers P columns"]:
+def with_jitter(W: Float[Tensor, "P gamma"], jitter: float) -> Float[Tensor, "P columns"]:
     """W̃ = [W, √λ I]; W itself without jitter."""
     if not jitter:
         return W
-    eye = torch.eye(W.shape[-2], dtype=W.dtype, device=W.device)
-    return torch.cat([W, (math.sqrt(jitter) * eye).expand(*W.shape[:-1], -1)], dim=-1)
+    eye = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    return torch.cat([W, math.sqrt(jitter) * eye], dim=1)
 
 
 @dataclass(frozen=True)

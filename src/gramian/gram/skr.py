@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gramian.gram.random import normals
+
 
 @dataclass(frozen=True)
 class SKR:
@@ -52,12 +54,9 @@ class SKR:
         self, num_inducing: int, generator: torch.Generator, dtype: torch.dtype
     ) -> Float[Tensor, "P gamma"]:
         """Fresh standard normals Z for one layer and one step, on the generator's device."""
-        size = (num_inducing, self.gamma(num_inducing))
-        return torch.randn(size, generator=generator, dtype=dtype, device=generator.device)
+        return normals((num_inducing, self.gamma(num_inducing)), generator, dtype)
 
-    def factor(
-        self, L_G: Float[Tensor, "*layers P P"], noise: Tensor | None
-    ) -> Float[Tensor, "*layers P columns"]:
+    def factor(self, L_G: Float[Tensor, "P P"], noise: Tensor | None) -> Float[Tensor, "P columns"]:
         """W with G̃ = W Wᵀ + λ I: the sample's L_G Z/√γ, or L_G itself without noise.
 
         A sample with more columns than rows is replaced by the triangle R with Rᵀ R = W Wᵀ, so that
@@ -65,9 +64,8 @@ class SKR:
         """
         if noise is None:
             return L_G
-        P = L_G.shape[-1]
-        expected = (P, self.gamma(P))
-        if noise.shape[-2:] != expected:
-            raise ValueError(f"SKR noise must be P×γ = {expected}, got {tuple(noise.shape[-2:])}")
-        W = L_G @ (noise / math.sqrt(noise.shape[-1]))
-        return torch.linalg.qr(W.mT).R.mT if W.shape[-1] > P else W
+        expected = (len(L_G), self.gamma(len(L_G)))
+        if noise.shape != expected:
+            raise ValueError(f"SKR noise must be P×γ = {expected}, got {tuple(noise.shape)}")
+        W = L_G @ (noise / math.sqrt(noise.shape[1]))
+        return torch.linalg.qr(W.mT).R.mT if W.shape[1] > len(W) else W

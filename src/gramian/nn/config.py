@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.divergence import Divergence
 from gramian.gram.skr import SKR
+from gramian.nn.layers import LAYERS, Layer
 from gramian.nn.likelihoods import Estimator
+from gramian.nn.named import find
+from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import KERNELS, Jitter, Kernel
 from gramian.nn.steps.norm import GramNorm, NormChoice
@@ -19,7 +23,7 @@ class KernelConfig:
     """The kernels of a model, each with parameters of its own.
 
     Args:
-        kernel: a name in ``KERNELS``.
+        kernel: a name in ``KERNELS``, or module.Class of a custom one.
         weight_var: start value of each kernel's learned weight variance; None fixes it at 1.
         bias_var: start value of each kernel's learned bias variance; None leaves it out.
         kernel_jitter: inflation of the kernels' diagonals.
@@ -32,19 +36,20 @@ class KernelConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        known = self.known_kernels()
-        if self.kernel not in known:
-            raise ValueError(f"unknown kernel {self.kernel!r}; known are {sorted(known)}")
+        self.kernel_class()
 
     @classmethod
     def known_kernels(cls) -> dict[str, type[Kernel]]:
         """What ``kernel`` may name."""
         return KERNELS
 
+    def kernel_class(self) -> type[Kernel]:
+        """The class that ``kernel`` names."""
+        return find("kernel", self.kernel, self.known_kernels(), Kernel)
+
     def build_kernel(self) -> Kernel:
         """A kernel with parameters of its own."""
-        build = self.known_kernels()[self.kernel]
-        return build(self.weight_var, self.bias_var, self.kernel_jitter)
+        return self.kernel_class()(self.weight_var, self.bias_var, self.kernel_jitter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,7 @@ class DKMConfig(KernelConfig):
     """What the layers of a model have in common.
 
     Args (besides those of KernelConfig):
+        layer: what a layer is: ``dkm``, or module.Class of a custom one (see ``Layer``).
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity, with ``SKR.off()``, is
             the NNGP.
         divergence: of the Gram layers and of the output.
@@ -64,6 +70,7 @@ class DKMConfig(KernelConfig):
         variance_check: what to do about negative variances.
     """
 
+    layer: str = "dkm"
     nu: float = 0.001
     divergence: Divergence = "taylor"
     skr: SKR = SKR()
@@ -73,6 +80,19 @@ class DKMConfig(KernelConfig):
     estimator: Estimator = "exact"
     output_start: OutputStart = "random"
     variance_check: VarianceCheck = VarianceCheck()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        super().__post_init__()
+        find("layer", self.layer, LAYERS, Layer)
+
+    def build_layer(self, P_in: int, P: int, space: tuple[int, ...], stride: int) -> Layer[Any]:
+        """One layer; ``space`` is the size of its output map."""
+        return find("layer", self.layer, LAYERS, Layer).build(self, P_in, P, space, stride)
+
+    def build_conv(self, P_in: int, P: int, filter_size: int, stride: int) -> KernelConv:
+        """A kernel convolution."""
+        return KernelConv(P_in, P, filter_size, stride)
 
     def build_gram(self, num_inducing: int) -> GramLayer:
         """A Gram layer."""

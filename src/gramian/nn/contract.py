@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +27,11 @@ class InducingChain:
     """All that a model works out from its parameters and noise alone, before it meets data."""
 
     input_ii: Tensor
-    layers: dict[str, Any]  # the state of each layer, a LayerState or a BlockState
+    layers: dict[str, Any]  # the state of each layer
     pooled: PooledState
     K_ii: Tensor
     top_ii: Tensor
     output: OutputState
-    kl: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class DKMResult:
     """
 
     marginals: Marginals
-    kl: dict[str, Tensor]
-    seen: dict[str, Tensor]
+    kl: ByPath
+    seen: ByPath
 
     @property
     def total_kl(self) -> Float[Tensor, ""]:
@@ -105,16 +105,13 @@ class Trainable(nn.Module, ABC):
 
     def for_prediction(self) -> Callable[[Tensor], Marginals]:
         """Data → marginals, with the parameters as they are now."""
-        return self._predict
+        return self.predict
 
     @torch.no_grad()
-    def _predict(self, x: Tensor) -> Marginals:
-        was_training = self.training
-        self.eval()
-        try:
+    def predict(self, x: Tensor) -> Marginals:
+        """Marginals in evaluation mode."""
+        with evaluating(self):
             return self(x).marginals
-        finally:
-            self.train(was_training)
 
     def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Fresh noise for one training step, by path; {} for a model without any."""
@@ -137,3 +134,14 @@ class Trainable(nn.Module, ABC):
         """Raise unless ``x`` is a batch for this model: shape, dtype, finite."""
         what = "images" if len(self.data_shape) == 3 else "data"
         check_features(x, ("batch", *self.data_shape), self.dtype, what)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards the mode that was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

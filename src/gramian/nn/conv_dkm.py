@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gramian.nn.config import DKMConfig
-from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
+from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import Categorical
-from gramian.nn.model import DKM, Layer
+from gramian.nn.model import DKM
 from gramian.nn.steps.conv import KernelConv, MixingStart
 from gramian.nn.steps.inputs import PatchInput
 from gramian.nn.steps.pooling import NystromMean, Pooling, SpatialMean
@@ -65,11 +65,6 @@ class ConvDKMConfig(DKMConfig):
         """A kernel convolution."""
         return KernelConv(P_in, P, filter_size, stride, self.mixing_start)
 
-    def build_layer(self, P_in: int, P: int, space: Space, stride: int = 1) -> DKMLayer:
-        """One layer; ``space`` is the size of its output map."""
-        conv = self.build_conv(P_in, P, 3, stride)
-        return DKMLayer(self.build_kernel(), conv, self.build_gram(P), self.build_norm(P, space))
-
     def build_block(self, P_in: int, P: int, space: Space, stride: int) -> ResidualBlock:
         """One residual block; its shortcut is the identity where that fits."""
         shortcut = None
@@ -77,22 +72,23 @@ class ConvDKMConfig(DKMConfig):
             shortcut = Shortcut(self.build_conv(P_in, P, 1, stride), self.build_norm(P, space))
         return ResidualBlock(
             self.build_layer(P_in, P, space, stride),
-            self.build_layer(P, P, space),
+            self.build_layer(P, P, space, 1),
             shortcut,
             self.residual_weights,
         )
 
     def build_pooling(self, P: int, num_pixels: int) -> Pooling:
         """The pooling."""
+        check = self.variance_check
         match self.pooling:
             case "mean":
-                return SpatialMean()
+                return SpatialMean(None, check)
             case "mean_mixing":
-                return SpatialMean((P, num_pixels, P))
+                return SpatialMean((P, num_pixels, P), check)
             case "nystrom":
-                return NystromMean()
+                return NystromMean(None, check)
             case "nystrom_mixing":
-                return NystromMean((P, P))
+                return NystromMean((P, P), check)
 
 
 class ConvDKM(DKM):
@@ -106,7 +102,7 @@ class ConvDKM(DKM):
         channels, height, width = config.image_shape
         P, stride = config.num_inducing[0], config.stem_stride
         space = (math.ceil(height / stride), math.ceil(width / stride))
-        layers: dict[str, Layer] = {"stem": config.build_layer(P, P, space, stride)}
+        layers: dict[str, Layer[Any]] = {"stem": config.build_layer(P, P, space, stride)}
         stages = zip(config.num_inducing, config.strides, strict=True)
         for stage, (P_out, stage_stride) in enumerate(stages, start=1):
             for block in range(1, config.blocks_per_stage + 1):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gramian.nn.config import DKMConfig
-from gramian.nn.layers import DKMLayer
+from gramian.nn.layers import Layer
 from gramian.nn.likelihoods import Categorical, Gaussian
-from gramian.nn.model import DKM, Layer
+from gramian.nn.model import DKM
 from gramian.nn.steps.inputs import DenseInput, Lengthscales
 from gramian.nn.steps.norm import NormChoice
 
@@ -48,11 +48,6 @@ class DenseDKMConfig(DKMConfig):
                 f"{self.num_layers}"
             )
 
-    def build_layer(self) -> DKMLayer:
-        """One layer."""
-        P = self.num_inducing
-        return DKMLayer(self.build_kernel(), None, self.build_gram(P), self.build_norm(P, ()))
-
     def build_likelihood(self) -> Categorical | Gaussian:
         """The likelihood."""
         if self.likelihood == "gaussian":
@@ -66,17 +61,19 @@ class DenseDKM(DKM):
     @classmethod
     def from_config(cls, config: DenseDKMConfig) -> DenseDKM:
         """Build the model; ``initialise_`` then gives it start values."""
-        layers: dict[str, Layer] = {
-            f"layer{number}": config.build_layer() for number in range(1, config.num_layers + 1)
+        P = config.num_inducing
+        layers: dict[str, Layer[Any]] = {
+            f"layer{number}": config.build_layer(P, P, (), 1)
+            for number in range(1, config.num_layers + 1)
         }
         return cls(
             data_shape=(config.num_features,),
             whitening=None,
-            inputs=DenseInput(config.num_inducing, config.num_features, config.lengthscales),
+            inputs=DenseInput(P, config.num_features, config.lengthscales),
             layers=layers,
             pooling=None,
             kernel=config.build_kernel(),
-            norm=config.build_norm(config.num_inducing, ()),
-            output=config.build_output(config.num_inducing, config.num_outputs),
+            norm=config.build_norm(P, ()),
+            output=config.build_output(P, config.num_outputs),
             likelihood=config.build_likelihood(),
         )

@@ -1,10 +1,17 @@
-"""One turn of Algorithm 1's loop, and the residual block of two of them."""
+"""The layers of a model: one turn of Algorithm 1's loop, and the residual block of two of them.
+
+A layer has two halves. ``inducing`` needs no data: it takes the inducing block G_ii through the
+layer and returns a state, with all that the data will need. ``data`` takes the data blocks through
+the layer, given that state.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -13,20 +20,66 @@ from torch import Tensor, nn
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional
 from gramian.gram.errors import within
-from gramian.nn.states import (
-    BlockDraft,
-    BlockState,
-    ByPath,
-    LayerDraft,
-    LayerState,
-    Samples,
-    above,
-    below,
-)
+from gramian.nn.contract import ByPath
+from gramian.nn.frozen.frozen_layers import FrozenBlock, FrozenLayer, FrozenShortcut, FrozenState
 from gramian.nn.steps.conv import KernelConv
-from gramian.nn.steps.gram_layer import GramLayer, GramSample, condition_together, sample_together
+from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
+
+if TYPE_CHECKING:
+    from gramian.nn.config import DKMConfig
+
+Space = tuple[int, ...]
+State = TypeVar("State")
+T = TypeVar("T")
+
+
+class Layer(nn.Module, ABC, Generic[State]):
+    """Gram blocks → Gram blocks, in two halves. What a custom layer must have: three methods.
+
+    Noise and results are kept by module path, relative to the layer: SKR's noise of each
+    ``GramLayer``, and of what the data half saw, the mean of each ``GramNorm`` and the number of
+    variances that each ``GramLayer`` clamped. A state is any dataclass whose ``ii`` is G_ii after
+    the layer. A layer with Gram layers gives their KL in ``kl``; ``build`` makes it from settings.
+    """
+
+    @classmethod
+    def build(cls, config: DKMConfig, P_in: int, P: int, space: Space, stride: int) -> Layer[Any]:
+        """A layer for a model's settings, which build kernels, convolutions, Gram layers and norms.
+
+        Args:
+            config: the settings.
+            P_in: inducing points before the layer.
+            P: and after it.
+            space: (H, W) after it; () for rows.
+            stride: of images.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be built from settings: write build()")
+
+    @abstractmethod
+    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> State:
+        """The inducing block through the layer, and what the data will need of it."""
+
+    @abstractmethod
+    def data(self, gram: GramBlocks, state: State) -> tuple[GramBlocks, ByPath]:
+        """The data blocks through the layer, and what was seen."""
+
+    def kl(self, state: State) -> dict[str, Tensor]:
+        """The KL of each Gram layer, times its ν, by path."""
+        return {}
+
+    def start_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> Float[Tensor, "P P"]:
+        """Start each learned G_ii at the kernel that it meets; G_ii after the layer."""
+        return self.inducing(G_ii, noise).ii  # type: ignore[attr-defined]
+
+    def output_space(self, space: Space) -> Space:
+        """(H, W) of the output map of a (H, W) map."""
+        return space
+
+    def freeze(self, G_ii: Float[Tensor, "P_in P_in"], state: State) -> nn.Module:
+        """The layer for prediction only: (ti, tt_diag) → (ti, tt_diag), and unchecked variances."""
+        return FrozenState(self, G_ii, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +91,21 @@ class Skip:
     weights: tuple[float, float]  # (w_s, w_m)
 
 
-class DKMLayer(nn.Module):
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What a layer works out from the inducing points alone."""
+
+    phi_ii: Float[Tensor, "P_in P_in"]  # after the kernel
+    K_ii: Float[Tensor, "P P"]  # after the convolution
+    conditional: Conditional  # on G̃_ii
+    ii: Float[Tensor, "P P"]  # after the normalisation: what the next layer meets
+
+
+class DKMLayer(Layer[LayerState]):
     """kernel → kernel convolution → Gram layer → normalisation.
+
+    ``forward`` is the definition, the four steps one after the other. ``data`` has the same numbers
+    in fewer passes over memory; the tests compare the two.
 
     Args:
         kernel: Φ.
@@ -57,26 +123,32 @@ class DKMLayer(nn.Module):
         self.gram = gram
         self.norm = norm
 
-    def draft(self, G_ii: Float[Tensor, "P_in P_in"], samples: Samples) -> LayerDraft:
-        """The inducing block through the layer. Layers factorise their kernels together, later."""
-        phi_ii = self.kernel.inducing(G_ii)
-        K_ii = phi_ii if self.conv is None else self.conv.inducing(phi_ii)
-        sample = samples.get("gram") or self.gram.follow(K_ii)
-        return LayerDraft(phi_ii, K_ii, sample, self.norm.inducing(sample.ii))
+    @classmethod
+    def build(cls, config: DKMConfig, P_in: int, P: int, space: Space, stride: int) -> DKMLayer:
+        """The layer of the paper."""
+        conv = config.build_conv(P_in, P, 3, stride) if space else None
+        return cls(config.build_kernel(), conv, config.build_gram(P), config.build_norm(P, space))
+
+    def forward(self, gram: GramBlocks, noise: Tensor | None = None) -> tuple[GramBlocks, Tensor]:
+        """All blocks through the layer, and its KL: Algorithm 1 as it is written."""
+        phi = self.kernel(gram)
+        K = phi if self.conv is None else self.conv(phi)
+        G, kl = self.gram(K, noise)
+        return self.norm(G), kl
 
     def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerState:
-        """The inducing block through this layer alone."""
-        draft = self.draft(G_ii, sample(self, noise))
-        return draft.complete(condition(self, draft.kernels()))
+        """The inducing block through the layer."""
+        phi_ii, K_ii = self._kernels(G_ii)
+        conditional = self.gram.inducing(K_ii, noise.get("gram"))
+        return LayerState(phi_ii, K_ii, conditional, self.norm.inducing(conditional.ii))
 
     def data(
         self, gram: GramBlocks, state: LayerState, skip: Skip | None = None
     ) -> tuple[GramBlocks, ByPath]:
-        """The data through the layer, with the norm's mean and the number of clamped variances.
+        """The data through the layer; a ``skip`` is added to the result on the way out.
 
-        The steps are those of the four modules, with the factors that belong to the inducing points
-        alone taken into the smaller matrices: no step but the kernel's and the two products' passes
-        over the data. A ``skip`` is added to the result on the way out.
+        The factors that belong to the inducing points alone go into the smaller matrices: only the
+        kernel's step and the two products pass over the data.
         """
         phi = self.kernel.data(gram, state.phi_ii)
         conditional = state.conditional
@@ -98,6 +170,40 @@ class DKMLayer(nn.Module):
         G = GramBlocks(state.ii, ti, tt_diag.flatten()).shaped_like(X)
         return G, {"norm": n_t.detach(), "gram": num_clamped}
 
+    def kl(self, state: LayerState) -> dict[str, Tensor]:
+        """The Gram layer's."""
+        return {"gram": self.gram.kl(state.K_ii, state.conditional)}
+
+    def start_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> Float[Tensor, "P P"]:
+        """Start G_ii at the kernel K_ii that the layer meets."""
+        self.gram.set_to_(self._kernels(G_ii)[1])
+        return self.inducing(G_ii, noise).ii
+
+    def output_space(self, space: Space) -> Space:
+        """(H, W) of the output map of a (H, W) map."""
+        return space if self.conv is None else self.conv.output_space(space)
+
+    def freeze(
+        self, G_ii: Float[Tensor, "P_in P_in"], state: LayerState, weight: float = 1.0
+    ) -> nn.Module:
+        """For prediction only, times the ``weight`` of a residual branch.
+
+        A subclass may have a formula of its own, so only the class itself has a special form.
+        """
+        if type(self) is not DKMLayer:
+            return super().freeze(G_ii, state)
+        check = self.gram.variance_check
+        return FrozenLayer(
+            self.kernel, self.conv, self.norm, check, G_ii, state.conditional, weight
+        )
+
+    def _kernels(
+        self, G_ii: Float[Tensor, "P_in P_in"]
+    ) -> tuple[Float[Tensor, "P_in P_in"], Float[Tensor, "P P"]]:
+        """Φ_ii, and K_ii after the convolution."""
+        phi_ii = self.kernel.inducing(G_ii)
+        return phi_ii, phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+
     def _whitened(self, phi: GramBlocks, state: LayerState) -> GramBlocks:
         """K_ti L_K⁻ᵀ and k_tt after the convolution: of whitened filters where those are fewer."""
         conditional = state.conditional
@@ -109,12 +215,6 @@ class DKMLayer(nn.Module):
         flat = phi.flat()
         return GramBlocks(phi.ii, conditional.whiten(flat.ti), flat.tt_diag).shaped_like(phi)
 
-    def start_grams_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerDraft:
-        """Start G_ii at the kernel K_ii that the layer meets."""
-        phi_ii = self.kernel.inducing(G_ii)
-        self.gram.set_to_(phi_ii if self.conv is None else self.conv.inducing(phi_ii))
-        return self.draft(G_ii, sample(self, noise))
-
 
 class Shortcut(nn.Module):
     """1×1 kernel convolution → normalisation: fits a block's input to its output. No kernel."""
@@ -123,6 +223,10 @@ class Shortcut(nn.Module):
         super().__init__()
         self.conv = conv
         self.norm = norm
+
+    def forward(self, gram: GramBlocks) -> GramBlocks:
+        """All blocks: the definition."""
+        return self.norm(self.conv(gram))
 
     def inducing(
         self, G_ii: Float[Tensor, "P_in P_in"]
@@ -140,7 +244,17 @@ class Shortcut(nn.Module):
         return self.norm.data(mixed, ii, n_t), {"norm": n_t.detach()}
 
 
-class ResidualBlock(nn.Module):
+@dataclass(frozen=True, slots=True)
+class BlockState:
+    """What a residual block works out from the inducing points alone."""
+
+    first: Any  # the state of layer1
+    second: Any  # the state of layer2
+    shortcut: tuple[Tensor, Tensor] | None
+    ii: Float[Tensor, "P P"]
+
+
+class ResidualBlock(Layer[BlockState]):
     """G = w_s · shortcut(G) + w_m · layer2(layer1(G)): the Gram matrix of stacked features.
 
     Args:
@@ -152,8 +266,8 @@ class ResidualBlock(nn.Module):
 
     def __init__(
         self,
-        layer1: DKMLayer,
-        layer2: DKMLayer,
+        layer1: Layer[Any],
+        layer2: Layer[Any],
         shortcut: Shortcut | None,
         weights: tuple[float, float] = (0.5, 0.5),
     ) -> None:
@@ -165,21 +279,16 @@ class ResidualBlock(nn.Module):
         self.shortcut = shortcut
         self.weights = weights
 
-    def draft(self, G_ii: Float[Tensor, "P_in P_in"], samples: Samples) -> BlockDraft:
+    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockState:
         """The inducing block through both branches."""
         with within("layer1"):
-            first = self.layer1.draft(G_ii, below("layer1", samples))
+            first = self.layer1.inducing(G_ii, below("layer1", noise))
         with within("layer2"):
-            second = self.layer2.draft(first.ii, below("layer2", samples))
+            second = self.layer2.inducing(first.ii, below("layer2", noise))
         shortcut = None if self.shortcut is None else self.shortcut.inducing(G_ii)
         w_s, w_m = self.weights
         ii = w_s * (G_ii if shortcut is None else shortcut[1]) + w_m * second.ii
-        return BlockDraft(first, second, shortcut, ii)
-
-    def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockState:
-        """The inducing block through this residual block alone."""
-        draft = self.draft(G_ii, sample(self, noise))
-        return draft.complete(condition(self, draft.kernels()))
+        return BlockState(first, second, shortcut, ii)
 
     def data(self, gram: GramBlocks, state: BlockState) -> tuple[GramBlocks, ByPath]:
         """The data through both branches."""
@@ -192,17 +301,60 @@ class ResidualBlock(nn.Module):
             seen.update(above("shortcut", seen_skip))
         skip = Skip(through.ti, through.tt_diag, self.weights)
         with within("layer2"):
-            out, seen2 = self.layer2.data(middle, state.second, skip)
+            out, seen2 = data_with_skip(self.layer2, middle, state.second, skip)
         seen.update(above("layer2", seen2))
         return GramBlocks(state.ii, out.ti, out.tt_diag), seen
 
-    def start_grams_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockDraft:
+    def kl(self, state: BlockState) -> dict[str, Tensor]:
+        """Of both layers."""
+        first, second = self.layer1.kl(state.first), self.layer2.kl(state.second)
+        return {**above("layer1", first), **above("layer2", second)}
+
+    def start_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> Float[Tensor, "P P"]:
         """Start each layer's G_ii at the kernel it meets."""
         with within("layer1"):
-            first = self.layer1.start_grams_(G_ii, below("layer1", noise))
+            middle_ii = self.layer1.start_(G_ii, below("layer1", noise))
         with within("layer2"):
-            self.layer2.start_grams_(first.ii, below("layer2", noise))
-        return self.draft(G_ii, sample(self, noise))
+            self.layer2.start_(middle_ii, below("layer2", noise))
+        return self.inducing(G_ii, noise).ii
+
+    def output_space(self, space: Space) -> Space:
+        """(H, W) of the output map of a (H, W) map."""
+        return self.layer2.output_space(self.layer1.output_space(space))
+
+    def freeze(self, G_ii: Float[Tensor, "P_in P_in"], state: BlockState) -> FrozenBlock:
+        """For prediction only."""
+        w_s, w_m = self.weights
+        second = self.layer2
+        shortcut = None
+        if self.shortcut is not None and state.shortcut is not None:
+            shortcut = FrozenShortcut(
+                self.shortcut.conv, self.shortcut.norm, state.shortcut[0], w_s
+            )
+        return FrozenBlock(
+            self.layer1.freeze(G_ii, state.first),
+            second.freeze(state.first.ii, state.second, w_m)
+            if type(second) is DKMLayer
+            else second.freeze(state.first.ii, state.second),
+            shortcut,
+            self.weights,
+        )
+
+
+def data_with_skip(
+    layer: Layer[Any], gram: GramBlocks, state: Any, skip: Skip
+) -> tuple[GramBlocks, ByPath]:
+    """The data through a layer, plus the skip: in the layer's own product where it can do that."""
+    if type(layer) is DKMLayer:
+        return layer.data(gram, state, skip)
+    G, seen = layer.data(gram, state)
+    w_s, w_m = skip.weights
+    ti, tt_diag = w_m * G.ti + w_s * skip.ti, w_m * G.tt_diag + w_s * skip.tt_diag
+    return GramBlocks(G.ii, ti, tt_diag), seen
+
+
+LAYERS: dict[str, type[Layer[Any]]] = {"dkm": DKMLayer}
+"""Layers by the name that a configuration uses."""
 
 
 def grams_of(module: nn.Module) -> dict[str, GramLayer]:
@@ -210,15 +362,12 @@ def grams_of(module: nn.Module) -> dict[str, GramLayer]:
     return {p: layer for p, layer in module.named_modules() if isinstance(layer, GramLayer)}
 
 
-def sample(module: nn.Module, noise: ByPath) -> dict[str, GramSample]:
-    """G̃_ii of all Gram layers of a module: parameters and noise are all it takes."""
-    return sample_together(grams_of(module), noise)
+def above(name: str, inner: Mapping[str, T]) -> dict[str, T]:
+    """Put ``name.`` in front of each path."""
+    return {f"{name}.{path}": value for path, value in inner.items()}
 
 
-def condition(
-    module: nn.Module, kernels: Mapping[str, tuple[Tensor, GramSample]]
-) -> dict[str, tuple[Conditional, Tensor]]:
-    """The conditionals and KLs of all Gram layers of a module, factorised together."""
-    K_ii = {path: K for path, (K, _) in kernels.items()}
-    samples = {path: drawn for path, (_, drawn) in kernels.items()}
-    return condition_together(grams_of(module), K_ii, samples)
+def below(name: str, outer: Mapping[str, T]) -> dict[str, T]:
+    """The entries whose paths start with ``name.``, without it."""
+    start = f"{name}."
+    return {p.removeprefix(start): value for p, value in outer.items() if p.startswith(start)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,22 +11,19 @@ from torch.utils.checkpoint import checkpoint
 
 from gramian.gram.blocks import GramBlocks, Marginals
 from gramian.gram.errors import within
-from gramian.nn.contract import DKMResult, InducingChain, Trainable
+from gramian.gram.random import permutation
+from gramian.nn.contract import ByPath, DKMResult, InducingChain, Trainable, evaluating
 from gramian.nn.frozen.frozen_dkm import FrozenDKM
-from gramian.nn.frozen.frozen_layers import FrozenOutput, freeze_layers
-from gramian.nn.layers import DKMLayer, ResidualBlock, condition, sample
+from gramian.nn.frozen.frozen_layers import FrozenOutput
+from gramian.nn.layers import Layer, above, below, grams_of
 from gramian.nn.likelihoods import Categorical, Gaussian
-from gramian.nn.states import BlockDraft, ByPath, LayerDraft, above, below
 from gramian.nn.steps.conv import KernelConv
-from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import PooledState, Pooling
 from gramian.nn.steps.whitening import ZCA
-
-Layer = DKMLayer | ResidualBlock
 
 
 class DKM(Trainable):
@@ -55,7 +52,7 @@ class DKM(Trainable):
         data_shape: tuple[int, ...],
         whitening: ZCA | None,
         inputs: DenseInput | PatchInput,
-        layers: dict[str, Layer],
+        layers: dict[str, Layer[Any]],
         pooling: Pooling | None,
         kernel: Kernel,
         norm: GramNorm,
@@ -85,35 +82,37 @@ class DKM(Trainable):
         """
         self.check_initialised()
         self.check_data(x)
-        result = self.propagate(x, self.inducing_chain(noise or {}))
+        chain = self.inducing_chain(noise or {})
+        marginals, seen = self.propagate(x, chain)
         if self.training:
-            self.update_statistics_(result.seen)
-        return result
+            self.update_statistics_(seen)
+        return DKMResult(marginals, self.kl(chain), seen)
 
     def inducing_chain(self, noise: ByPath) -> InducingChain:
-        """Everything that does not depend on the data, in one place."""
+        """All that does not depend on the data: the inducing points' way through the layers."""
         self._check_noise(noise)
         input_ii = ii = self.inputs.inducing()
-        samples = sample(self.layers, noise)
-        drafts: dict[str, LayerDraft | BlockDraft] = {}
+        states: dict[str, Any] = {}
         for name, layer in self._named_layers():
             with within(name):
-                drafts[name] = draft = layer.draft(ii, below(name, samples))
-            ii = draft.ii
-        kernels = ChainMap(*(above(name, draft.kernels()) for name, draft in drafts.items()))
-        conditioned = condition(self.layers, kernels)
-        states = {n: draft.complete(below(n, conditioned)) for n, draft in drafts.items()}
-        kl = {path: own for path, (_, own) in conditioned.items()}
+                states[name] = state = layer.inducing(ii, below(name, noise))
+            ii = state.ii
         with within("pooling"):
             pooled = PooledState(ii) if self.pooling is None else self.pooling.inducing(ii)
         K_ii = self.kernel.inducing(pooled.ii)
         top_ii = self.norm.inducing(K_ii)
         with within("output"):
-            output, kl["output"] = self.output.inducing(top_ii)
-        return InducingChain(input_ii, states, pooled, K_ii, top_ii, output, kl)
+            output = self.output.inducing(top_ii)
+        return InducingChain(input_ii, states, pooled, K_ii, top_ii, output)
 
-    def propagate(self, x: Tensor, chain: InducingChain) -> DKMResult:
-        """The data through the layers, along the inducing chain."""
+    def kl(self, chain: InducingChain) -> dict[str, Tensor]:
+        """KL of each Gram layer (times ν) and of the output, by module path."""
+        parts = {n: above(n, layer.kl(chain.layers[n])) for n, layer in self._named_layers()}
+        grams = {path: kl for part in parts.values() for path, kl in part.items()}
+        return {**grams, "output": self.output.kl(chain.top_ii, chain.output)}
+
+    def propagate(self, x: Tensor, chain: InducingChain) -> tuple[Marginals, ByPath]:
+        """The data through the layers, along the inducing chain: q(f), and what was seen."""
         seen: dict[str, Tensor] = {}
         gram = self.first_gram(x, chain)
         for name, layer in self._named_layers():
@@ -129,8 +128,7 @@ class DKM(Trainable):
         K, seen_top = self.top(gram, chain)
         seen.update(seen_top)
         with within("output"):
-            marginals = self.output.data(K, chain.output)
-        return DKMResult(marginals, chain.kl, seen)
+            return self.output.data(K, chain.output), seen
 
     def first_gram(self, x: Tensor, chain: InducingChain) -> GramBlocks:
         """Whitening and input Gram."""
@@ -150,7 +148,15 @@ class DKM(Trainable):
 
     def for_prediction(self) -> Callable[[Tensor], Marginals]:
         """The frozen form; a model that normalises by the batch at hand has none."""
-        return self.freeze() if self.can_freeze else super().for_prediction()
+        return self.freeze() if self.can_freeze else self.predict
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Marginals in evaluation mode, without KL terms."""
+        self.check_initialised()
+        self.check_data(x)
+        with evaluating(self):
+            return self.propagate(x, self.inducing_chain({}))[0]
 
     @torch.no_grad()
     def freeze(self) -> FrozenDKM:
@@ -160,27 +166,30 @@ class DKM(Trainable):
         running statistics in the normalisations.
         """
         self.check_initialised()
-        was_training = self.training
-        self.eval()
-        try:
+        layers = dict[str, nn.Module]()
+        with evaluating(self):
             chain = self.inducing_chain({})
+            ii = chain.input_ii
+            for name, layer in self._named_layers():
+                layers[name] = layer.freeze(ii, chain.layers[name])
+                ii = chain.layers[name].ii
             return FrozenDKM(
                 whitening=self.whitening,
                 inputs=self.inputs,
-                layers=freeze_layers(dict(self._named_layers()), chain, self.data_shape[1:]),
+                layers=layers,
                 pooling=self.pooling,
                 pooled=chain.pooled,
-                output=FrozenOutput(self.kernel, self.norm, chain),
+                output=FrozenOutput(
+                    self.kernel, self.norm, chain.pooled.ii, chain.K_ii, chain.output
+                ),
                 variance_check=self.output.variance_check,
             )
-        finally:
-            self.train(was_training)
 
     def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Fresh SKR noise for one training step, one entry a Gram layer; {} in evaluation mode."""
         return {
             path: gram.skr.draw_noise(gram.num_inducing, generator, self.dtype)
-            for path, gram in self._named_grams()
+            for path, gram in grams_of(self.layers).items()
             if gram.samples
         }
 
@@ -213,7 +222,7 @@ class DKM(Trainable):
         noise = self.draw_noise(generator)
         self.start_grams_(noise)
         self.output.start_(self.inducing_chain(noise).top_ii, generator)
-        some = torch.randperm(len(x), generator=generator)[:256]
+        some = permutation(len(x), generator)[:256]
         self.estimate_statistics_([x[some.to(x.device)]])
         self.initialised.fill_(True)
 
@@ -224,7 +233,7 @@ class DKM(Trainable):
         ii = self.inputs.inducing()
         for name, layer in self._named_layers():
             with within(name):
-                ii = layer.start_grams_(ii, below(name, noise)).ii
+                ii = layer.start_(ii, below(name, noise))
 
     def running_statistics(self) -> list[Tensor]:
         """The running means of the normalisations."""
@@ -243,23 +252,19 @@ class DKM(Trainable):
         The running average from training lags behind the parameters and has seen noisy Gram
         matrices; a pass over training data after training removes both errors.
         """
-        was_training = self.training
-        self.eval()
-        for _, norm in self._named_norms():
-            norm.train()  # a normalisation in training mode takes the means of its batch
-        try:
+        with evaluating(self):
+            for _, norm in self._named_norms():
+                norm.train()  # a normalisation in training mode takes the means of its batch
             chain = self.inducing_chain({})
             for count, x in enumerate(batches, start=1):
-                self.update_statistics_(self.propagate(x, chain).seen, momentum=1 / count)
-        finally:
-            self.train(was_training)
+                self.update_statistics_(self.propagate(x, chain)[1], momentum=1 / count)
 
     def _whiten(self, x: Tensor) -> Tensor:
         return x if self.whitening is None else self.whitening(x)
 
-    def _named_layers(self) -> Iterator[tuple[str, Layer]]:
+    def _named_layers(self) -> Iterator[tuple[str, Layer[Any]]]:
         for name, layer in self.layers.items():
-            assert isinstance(layer, DKMLayer | ResidualBlock)
+            assert isinstance(layer, Layer)
             yield name, layer
 
     def _named_norms(self) -> Iterator[tuple[str, GramNorm]]:
@@ -268,12 +273,7 @@ class DKM(Trainable):
                 yield path, module
         yield "norm", self.norm
 
-    def _named_grams(self) -> Iterator[tuple[str, GramLayer]]:
-        for path, module in self.layers.named_modules():
-            if isinstance(module, GramLayer):
-                yield path, module
-
     def _check_noise(self, noise: ByPath) -> None:
-        unknown = set(noise) - {path for path, _ in self._named_grams()}
+        unknown = set(noise) - set(grams_of(self.layers))
         if unknown:
             raise ValueError(f"noise names no Gram layer of this model: {sorted(unknown)}")

@@ -15,10 +15,9 @@ from gramian.train.data import (
     available,
     fetch,
     load,
-    sources,
-    store,
     verify,
 )
+from gramian.train.data.downloads import sources, store
 from gramian.train.data.downloads.registry import REGISTRY
 from tests.train.data import archives
 

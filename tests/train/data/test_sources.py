@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramian.train.data import DataIntegrityError, sources
+from gramian.train.data import DataIntegrityError
+from gramian.train.data.downloads import sources
 from gramian.train.data.downloads.archives import gunzip, read_tar
 from gramian.train.data.downloads.formats import IdxFormat, cifar_from_sheets
 from gramian.train.data.downloads.sources import (

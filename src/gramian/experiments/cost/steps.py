@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from gramian.experiments.cost.trace import Trace, traced
 from gramian.nn.baseline.resnet import ResNet
+from gramian.nn.contract import DKMResult
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.positive_definite import PositiveDefinite
@@ -74,7 +75,8 @@ def dkm_step(config: ConvDKMConfig, batch: int, *, recompute: bool) -> StepCost:
         images, labels = _batch(config, batch)
         chain = model.inducing_chain(noise)
         after_chain = trace.live_bytes
-        result = model.propagate(images, chain)
+        marginals, seen = model.propagate(images, chain)
+        result = DKMResult(marginals, model.kl(chain), seen)
         del chain, noise
         terms = objective(result, model.likelihood, labels, samples, 1)
         after_data = trace.live_bytes

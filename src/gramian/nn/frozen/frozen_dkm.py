@@ -10,7 +10,7 @@ from gramian.gram.blocks import Marginals
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.errors import within
 from gramian.nn.frozen.frozen_kernels import copied
-from gramian.nn.frozen.frozen_layers import FrozenBlock, FrozenLayer, FrozenOutput
+from gramian.nn.frozen.frozen_layers import FrozenOutput
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.pooling import PooledState, Pooling
 from gramian.nn.steps.whitening import ZCA
@@ -64,7 +64,7 @@ class FrozenDKM(nn.Module):
         *,
         whitening: ZCA | None,
         inputs: DenseInput | PatchInput,
-        layers: dict[str, FrozenLayer | FrozenBlock],
+        layers: dict[str, nn.Module],
         pooling: Pooling | None,
         pooled: PooledState,
         output: FrozenOutput,
@@ -91,6 +91,7 @@ class FrozenDKM(nn.Module):
         if self.pooling is not None:
             ti, tt_diag = data
             data = self.pooling.pool(ti.flatten(1, -2), tt_diag.flatten(1), self.inverse_factor)
+            variances["pooling"] = data[1]
         q = self.output(data)
         if torch.compiler.is_exporting():
             return Marginals(q.mean, q.var.clamp_min(0.0)) if self.variance_check.clamp else q

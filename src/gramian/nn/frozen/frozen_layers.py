@@ -12,23 +12,24 @@ residual block go into diag(d) Tᵀ. A rotation of whitened data, y is as well c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gramian.gram.blocks import Marginals
+from gramian.gram.blocks import GramBlocks, Marginals
+from gramian.gram.conditional import Conditional, VarianceCheck
 from gramian.gram.fast.passes import condition_diagonal
 from gramian.gram.fast.windows import mean_of_windows
 from gramian.gram.linalg import solve_lower
-from gramian.nn.contract import InducingChain
 from gramian.nn.frozen.frozen_kernels import Data, copied, freeze_kernel
-from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
-from gramian.nn.states import BlockState, LayerState
 from gramian.nn.steps.conv import KernelConv, convolve
 from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
-
-Space = tuple[int, ...]
+from gramian.nn.steps.output import OutputState
 
 
 class Diagonalised:
@@ -90,15 +91,12 @@ class FrozenMixing(nn.Module):
 
     filters: Tensor
 
-    def __init__(self, conv: KernelConv | None, filters: Tensor, space: Space) -> None:
+    def __init__(self, conv: KernelConv | None, filters: Tensor) -> None:
         super().__init__()
         if filters.ndim == 4:
             filters = filters.contiguous(memory_format=torch.channels_last)
         self.register_buffer("filters", filters)
-        self.size, self.stride, self.output_space = 1, 1, space
-        if conv is not None:
-            self.size, self.stride = conv.filter_size, conv.stride
-            self.output_space = conv.output_space(space)
+        self.size, self.stride = (1, 1) if conv is None else (conv.filter_size, conv.stride)
 
     def forward(self, ti: Float[Tensor, "B *space P_in"], tt_diag: Tensor) -> Data:
         """Mix."""
@@ -116,27 +114,27 @@ class FrozenLayer(nn.Module):
 
     def __init__(
         self,
-        layer: DKMLayer,
-        state: LayerState,
+        kernel: Kernel,
+        conv: KernelConv | None,
+        norm: GramNorm,
+        variance_check: VarianceCheck,
         G_ii: Float[Tensor, "P_in P_in"],
-        space: Space,
+        conditional: Conditional,
         weight: float = 1.0,
     ) -> None:
         super().__init__()
-        conditional = state.conditional
         both = Diagonalised(conditional.kernel_factor, conditional.whitened_factor)
-        self.kernel = freeze_kernel(layer.kernel, G_ii)
-        self.norm = FrozenNorm(layer.norm, conditional.ii, weight)
+        self.kernel = freeze_kernel(kernel, G_ii)
+        self.norm = FrozenNorm(norm, conditional.ii, weight)
         dtype = G_ii.dtype
-        if layer.conv is None:
+        if conv is None:
             filters = both.whiten(torch.eye(len(both.d), dtype=torch.float64, device=G_ii.device))
         else:
-            C = layer.conv.mixing / layer.conv.filter_size**2
+            C = conv.mixing / conv.filter_size**2
             filters = both.whiten(C.flatten(1)).view_as(C)
-        self.mixing = FrozenMixing(layer.conv, filters.to(dtype), space)
-        self.output_space = self.mixing.output_space
+        self.mixing = FrozenMixing(conv, filters.to(dtype))
         product = both.d[:, None] * both.T.mT * self.norm.columns
-        self.clamp = layer.gram.variance_check.clamp
+        self.clamp = variance_check.clamp
         self.register_buffer("spread", (both.d - 1).to(dtype))
         self.register_buffer("product", product.to(dtype))
 
@@ -161,12 +159,13 @@ class FrozenLayer(nn.Module):
 class FrozenShortcut(nn.Module):
     """1×1 filters with the normalisation and the residual weight in them."""
 
-    def __init__(self, shortcut: Shortcut, mixed_ii: Tensor, space: Space, weight: float) -> None:
+    def __init__(
+        self, conv: KernelConv, norm: GramNorm, mixed_ii: Float[Tensor, "P P"], weight: float
+    ) -> None:
         super().__init__()
-        self.norm = FrozenNorm(shortcut.norm, mixed_ii, weight)
-        C = shortcut.conv.mixing / shortcut.conv.filter_size**2
-        columns = self.norm.columns.reshape(-1, 1, 1, 1)
-        self.mixing = FrozenMixing(shortcut.conv, C * columns, space)
+        self.norm = FrozenNorm(norm, mixed_ii, weight)
+        C = conv.mixing / conv.filter_size**2
+        self.mixing = FrozenMixing(conv, C * self.norm.columns.reshape(-1, 1, 1, 1))
 
     def forward(self, data: Data) -> Data:
         """The weighted shortcut."""
@@ -175,33 +174,54 @@ class FrozenShortcut(nn.Module):
 
 
 class FrozenBlock(nn.Module):
-    """Two layers; the second adds the skip in its product."""
+    """Two layers, and a skip: added in the second layer's product, or after a custom layer."""
 
     def __init__(
         self,
-        block: ResidualBlock,
-        state: BlockState,
-        G_ii: Float[Tensor, "P_in P_in"],
-        space: Space,
+        layer1: nn.Module,
+        layer2: nn.Module,
+        shortcut: FrozenShortcut | None,
+        weights: tuple[float, float],
     ) -> None:
         super().__init__()
-        w_s, w_m = block.weights
-        self.layer1 = FrozenLayer(block.layer1, state.first, G_ii, space)
-        middle = self.layer1.output_space
-        self.layer2 = FrozenLayer(block.layer2, state.second, state.first.ii, middle, w_m)
-        self.output_space = self.layer2.output_space
-        self.shortcut = None
-        self.skip_weight = w_s
-        if block.shortcut is not None and state.shortcut is not None:
-            self.shortcut = FrozenShortcut(block.shortcut, state.shortcut[0], space, w_s)
-            self.skip_weight = 1.0
+        self.layer1 = layer1
+        self.layer2 = layer2
+        self.shortcut = shortcut
+        w_s, self.weight = weights
+        self.skip_weight = w_s if shortcut is None else 1.0  # a shortcut has it in its filters
 
     def forward(self, data: Data) -> tuple[Data, dict[str, Tensor]]:
         """Both branches, and the variances of both layers."""
         middle, first = self.layer1(data)
         skip = data if self.shortcut is None else self.shortcut(data)
-        out, second = self.layer2(middle, skip, self.skip_weight)
-        return out, {".layer1": first[""], ".layer2": second[""]}
+        if isinstance(self.layer2, FrozenLayer):
+            out, second = self.layer2(middle, skip, self.skip_weight)
+        else:
+            parts, second = self.layer2(middle)
+            w_s, w_m = self.skip_weight, self.weight
+            out = tuple(w_m * part + w_s * old for part, old in zip(parts, skip, strict=True))
+        variances = {f".layer1{path}": variance for path, variance in first.items()}
+        return out, variances | {f".layer2{path}": variance for path, variance in second.items()}
+
+
+class FrozenState(nn.Module):
+    """Any layer as it is, with its state worked out: the frozen form of a custom layer."""
+
+    def __init__(self, layer: nn.Module, G_ii: Float[Tensor, "P P"], state: Any) -> None:
+        super().__init__()
+        self.layer = copied(layer)
+        self.ii, self.state = G_ii, state
+
+    def forward(self, data: Data) -> tuple[Data, dict[str, Tensor]]:
+        """The data half of the layer, which checks its variances itself."""
+        gram, _ = self.layer.data(GramBlocks(self.ii, *data), self.state)  # type: ignore[operator]
+        return (gram.ti, gram.tt_diag), {}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenState:
+        """Move the state along with the layer."""
+        self.ii, self.state = _each_tensor((self.ii, self.state), fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 class FrozenOutput(nn.Module):
@@ -211,12 +231,18 @@ class FrozenOutput(nn.Module):
     spread: Tensor
     means: Tensor
 
-    def __init__(self, kernel: Kernel, norm: GramNorm, chain: InducingChain) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        norm: GramNorm,
+        G_ii: Float[Tensor, "P P"],
+        K_ii: Float[Tensor, "P P"],
+        state: OutputState,
+    ) -> None:
         super().__init__()
-        state, G_ii = chain.output, chain.pooled.ii
         both = Diagonalised(state.kernel_factor, state.whitened_factor)
         self.kernel = freeze_kernel(kernel, G_ii)
-        self.norm = FrozenNorm(norm, chain.K_ii)
+        self.norm = FrozenNorm(norm, K_ii)
         columns = torch.diag(self.norm.columns.double().expand(len(G_ii)))
         for name, value in {
             "filters": both.whiten(columns).mT,
@@ -233,14 +259,15 @@ class FrozenOutput(nn.Module):
         return Marginals(mean, (k_tt + more)[:, None])
 
 
-def freeze_layers(
-    layers: dict[str, DKMLayer | ResidualBlock], chain: InducingChain, space: Space
-) -> dict[str, FrozenLayer | FrozenBlock]:
-    """The frozen form of all layers; ``space`` is (H, W) of the first one's input."""
-    G_ii, frozen = chain.input_ii, dict[str, FrozenLayer | FrozenBlock]()
-    for name, layer in layers.items():
-        state = chain.layers[name]
-        kind = FrozenBlock if isinstance(layer, ResidualBlock) else FrozenLayer
-        frozen[name] = kind(layer, state, G_ii, space)  # type: ignore[arg-type]
-        G_ii, space = state.ii, frozen[name].output_space
-    return frozen
+def _each_tensor(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of nested dataclasses, tuples and mappings with ``fn`` of each tensor."""
+    if isinstance(value, Tensor):
+        return fn(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {part.name: getattr(value, part.name) for part in fields(value)}
+        return replace(value, **{name: _each_tensor(part, fn) for name, part in parts.items()})
+    if isinstance(value, tuple):
+        return tuple(_each_tensor(part, fn) for part in value)
+    if isinstance(value, Mapping):
+        return {key: _each_tensor(part, fn) for key, part in value.items()}
+    return value

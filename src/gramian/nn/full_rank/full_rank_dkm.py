@@ -101,7 +101,7 @@ class FullRankModel(nn.Module):
             noise: ``draw_samples(generator)``, needed by the categorical likelihood only.
         """
         chain, y = self.inducing_chain(), self.train_targets
-        kl = {f"{name}.gram": state.kl for name, state in chain.layers.items()}
+        kl = {f"{n}.gram": layer.kl(chain.layers[n]) for n, layer in self._named_layers()}
         with within("output"):
             if self.output is None:
                 log_lik = self._exact_gp(chain).log_evidence / len(y)
@@ -110,7 +110,8 @@ class FullRankModel(nn.Module):
                 raise ValueError(
                     "the categorical likelihood needs noise: pass model.draw_samples(generator)"
                 )
-            state, kl["output"] = self.output.inducing(chain.top_ii)
+            state = self.output.inducing(chain.top_ii)
+            kl["output"] = self.output.kl(chain.top_ii, state)
         assert isinstance(self.likelihood, Categorical)
         q = self.output.at_inducing(state)
         return FullRankTerms(self.likelihood.expected_log_prob(q, y, noise).mean(), kl, len(y))
@@ -133,8 +134,7 @@ class FullRankModel(nn.Module):
         with within("output"):
             if self.output is None:
                 return self._exact_gp(chain).data(K, self.config.variance_check)
-            state, _ = self.output.inducing(chain.top_ii)
-            return self.output.data(K, state)
+            return self.output.data(K, self.output.inducing(chain.top_ii))
 
     def first_gram(self, x: Tensor, chain: FullRankChain) -> FullBlocks:
         """G⁰: dot products of points, divided by the number of their features."""

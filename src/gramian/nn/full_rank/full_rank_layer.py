@@ -24,7 +24,6 @@ class FullRankState:
     phi_ii: Float[Tensor, "N N"]  # the kernel
     K_ii: Float[Tensor, "n n"]  # Γ of it
     conditional: Conditional | None  # on the learned G_ii; None for ν = ∞
-    kl: Float[Tensor, ""]
 
     @property
     def ii(self) -> Float[Tensor, "n n"]:
@@ -61,17 +60,22 @@ class FullRankLayer(nn.Module):
     def inducing(self, G_ii: Float[Tensor, "N N"]) -> FullRankState:
         """The training points through the layer."""
         phi_ii, K_ii = self._kernels(G_ii)
-        nu, learned = self.gram.nu, self.gram.inducing_gram
+        learned = self.gram.inducing_gram
         if learned is None:
-            return FullRankState(phi_ii, K_ii, None, K_ii.new_zeros(()))
+            return FullRankState(phi_ii, K_ii, None)
         if not self.relative:
-            return FullRankState(phi_ii, K_ii, *self.gram.inducing(K_ii))
+            return FullRankState(phi_ii, K_ii, self.gram.inducing(K_ii))
         L_K, S = cholesky(K_ii, what="K_ii"), learned.factor
         L_G = L_K @ S
-        kl = K_ii.new_zeros(())
-        if nu > 0:
-            kl = nu * gaussian_divergence(self.gram.divergence, K_ii, L_K, L_G)
-        return FullRankState(phi_ii, K_ii, Conditional(L_K, L_G, S, 0.0, L_G @ L_G.mT), kl)
+        return FullRankState(phi_ii, K_ii, Conditional(L_K, L_G, S, 0.0, L_G @ L_G.mT))
+
+    def kl(self, state: FullRankState) -> Float[Tensor, ""]:
+        """ν · D(N(0, G_ii) ‖ N(0, K_ii))."""
+        gram, conditional = self.gram, state.conditional
+        if conditional is None or gram.nu == 0:
+            return state.K_ii.new_zeros(())
+        L_K, L_G = conditional.kernel_factor, conditional.factor
+        return gram.nu * gaussian_divergence(gram.divergence, state.K_ii, L_K, L_G)
 
     def data(self, G: FullBlocks, state: FullRankState) -> FullBlocks:
         """New data through the layer."""

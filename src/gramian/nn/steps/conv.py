@@ -14,6 +14,7 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.fast.congruence import congruence
 from gramian.gram.fast.windows import window_mean
 from gramian.gram.linalg import solve_lower
+from gramian.gram.random import normals
 
 MixingStart = Literal["random", "near_identity"]
 
@@ -94,11 +95,11 @@ class KernelConv(nn.Module):
         starts as the uniform patch of an old inducing point and resembles smooth images. With few
         inducing points random patches resemble no image, and little of the signal gets through.
         """
-        self.raw_mixing.normal_(generator=generator)
+        self.raw_mixing.copy_(normals(self.raw_mixing.shape, generator, self.raw_mixing.dtype))
         if self.start == "near_identity":
             P_out, P_in = self.raw_mixing.shape[:2]
             self.raw_mixing.mul_(0.3)
-            new = torch.arange(P_out)
+            new = torch.arange(P_out, device=self.raw_mixing.device)
             self.raw_mixing[new, new % P_in] += 0.7 * math.sqrt(P_in)
 
     def extra_repr(self) -> str:

@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d
 
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.fast.windows import window_mean
+from gramian.gram.random import permutation
 from gramian.nn.checks import check_features
 
 Lengthscales = Literal["none", "one", "per_feature"]
@@ -46,6 +47,11 @@ class DenseInput(nn.Module):
         super().__init__()
         self.inducing_points = nn.Parameter(torch.zeros(num_inducing, num_features))
         self.log_lengthscales = log_lengthscales(lengthscales, num_features)
+
+    @property
+    def num_inducing(self) -> int:
+        """P."""
+        return len(self.inducing_points)
 
     def inducing(self) -> Float[Tensor, "Pi Pi"]:
         """G_ii = X_i X_iᵀ / N."""
@@ -106,6 +112,11 @@ class PatchInput(nn.Module):
         self.inducing_patches = nn.Parameter(torch.zeros(shape))
         self.patch_size = patch_size
 
+    @property
+    def num_inducing(self) -> int:
+        """P."""
+        return len(self.inducing_patches)
+
     def inducing(self) -> Float[Tensor, "Pi Pi"]:
         """G_ii = X Xᵀ / D'."""
         X_i = self.inducing_patches.flatten(1)
@@ -144,7 +155,7 @@ class PatchInput(nn.Module):
         if min(images.shape[-2:]) < f:
             size = tuple(images.shape[-2:])
             raise ValueError(f"images of {size} pixels hold no {f}×{f} patch")
-        some = images[torch.randperm(len(images), generator=generator)[:500].to(images.device)]
+        some = images[permutation(len(images), generator)[:500].to(images.device)]
         patches = some.unfold(2, f, 1).unfold(3, f, 1).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
         return _choose(patches, len(self.inducing_patches), generator, f"{f}×{f} patches")
 
@@ -159,7 +170,7 @@ def _choose(candidates: Tensor, count: int, generator: torch.Generator, what: st
             f"{count} inducing points were asked for, but the data hold only "
             f"{len(candidates)} {what}"
         )
-    order = torch.randperm(len(candidates), generator=generator).to(candidates.device)
+    order = permutation(len(candidates), generator).to(candidates.device)
     chosen = candidates[order[: 8 * count]]
     seen: dict[bytes, int] = {}
     for index, row in enumerate(chosen.flatten(1).detach().cpu().numpy()):

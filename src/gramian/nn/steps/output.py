@@ -13,6 +13,7 @@ from gramian.gram.blocks import GramBlocks, Marginals
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.divergence import Divergence, gaussian_divergence
 from gramian.gram.linalg import cholesky, solve_lower
+from gramian.gram.random import normals
 from gramian.nn.steps.positive_definite import PositiveDefinite
 
 OutputStart = Literal["random", "kernel"]
@@ -63,18 +64,29 @@ class GPOutput(nn.Module):
         self.variance_check = variance_check
         self.start: OutputStart = start
 
-    def inducing(self, K_ii: Float[Tensor, "Pi Pi"]) -> tuple[OutputState, Float[Tensor, ""]]:
-        """What prediction needs of the inducing points, and the KL."""
+    def inducing(self, K_ii: Float[Tensor, "Pi Pi"]) -> OutputState:
+        """What prediction needs of the inducing points."""
         L_K, L_A = cholesky(K_ii, what="K_ii"), self.q_cov.factor
-        state = OutputState(L_K, solve_lower(L_K, self.q_mean), solve_lower(L_K, L_A))
-        C = self.q_mean.shape[1]
+        return OutputState(L_K, solve_lower(L_K, self.q_mean), solve_lower(L_K, L_A))
+
+    def kl(self, K_ii: Float[Tensor, "Pi Pi"], state: OutputState) -> Float[Tensor, ""]:
+        """τ (C · D(N(0,A) ‖ N(0,K_ii)) + ½ Σ_c μ_cᵀ K_ii⁻¹ μ_c)."""
+        C, L_K = self.q_mean.shape[1], state.kernel_factor
+        _, L_A = self._coordinates(L_K)
         D = gaussian_divergence(self.divergence, K_ii, L_K, L_A)
         kl = C * D + 0.5 * state.whitened_mean.square().sum()
-        return state, kl / C if self.tempered else kl
+        return kl / C if self.tempered else kl
 
     def at_inducing(self, state: OutputState) -> Marginals:
         """Mean and variance of the outputs at the inducing points themselves: μ and diag A."""
-        return Marginals(self.q_mean, self.q_cov.factor.square().sum(1, keepdim=True))
+        mu, L_A = self._coordinates(state.kernel_factor)
+        return Marginals(mu, L_A.square().sum(1, keepdim=True))
+
+    def _coordinates(
+        self, L_K: Float[Tensor, "P P"]
+    ) -> tuple[Float[Tensor, "P C"], Float[Tensor, "P P"]]:
+        """μ and L_A, with A = L_A L_Aᵀ."""
+        return self.q_mean, self.q_cov.factor
 
     def data(self, K: GramBlocks, state: OutputState) -> Marginals:
         """Mean and variance of the outputs of each data point."""
@@ -85,8 +97,8 @@ class GPOutput(nn.Module):
 
     def forward(self, K: GramBlocks) -> tuple[Marginals, Float[Tensor, ""]]:
         """Marginals of a batch, and the KL."""
-        state, kl = self.inducing(K.ii)
-        return self.data(K, state), kl
+        state = self.inducing(K.ii)
+        return self.data(K, state), self.kl(K.ii, state)
 
     @torch.no_grad()
     def start_at_prior_(self, K_ii: Float[Tensor, "Pi Pi"]) -> None:
@@ -97,12 +109,12 @@ class GPOutput(nn.Module):
     @torch.no_grad()
     def start_(self, K_ii: Float[Tensor, "Pi Pi"], generator: torch.Generator) -> None:
         """Start at μ ~ N(0, 1) and A as ``start`` says."""
-        self.q_mean.normal_(generator=generator)
+        self.q_mean.copy_(normals(self.q_mean.shape, generator, self.q_mean.dtype))
         if self.start == "kernel":
             self.q_cov.set_to_(K_ii, what="K_ii")
             return
-        W = torch.randn(K_ii.shape, generator=generator, dtype=torch.float64)
-        A = W @ W.mT / len(W) + 1e-4 * torch.eye(len(W), dtype=torch.float64)
+        W = normals(K_ii.shape, generator, torch.float64)
+        A = W @ W.mT / len(W) + 1e-4 * torch.eye(len(W), dtype=W.dtype, device=W.device)
         self.q_cov.set_to_(A.to(K_ii.device))
 
 
@@ -112,19 +124,14 @@ class RelativeOutput(GPOutput):
     ``q_mean`` is m and ``q_cov`` is S Sᵀ, so q follows when the kernel moves.
     """
 
-    def inducing(self, K_ii: Float[Tensor, "Pi Pi"]) -> tuple[OutputState, Float[Tensor, ""]]:
-        """What prediction needs of the inducing points, and the KL."""
-        L_K, m, S = cholesky(K_ii, what="K_ii"), self.q_mean, self.q_cov.factor
-        C = m.shape[1]
-        D = gaussian_divergence(self.divergence, K_ii, L_K, L_K @ S)
-        kl = C * D + 0.5 * m.square().sum()
-        return OutputState(L_K, m, S), kl / C if self.tempered else kl
+    def inducing(self, K_ii: Float[Tensor, "Pi Pi"]) -> OutputState:
+        """What prediction needs of the inducing points."""
+        return OutputState(cholesky(K_ii, what="K_ii"), self.q_mean, self.q_cov.factor)
 
-    def at_inducing(self, state: OutputState) -> Marginals:
-        """Mean and variance of the outputs at the inducing points themselves: μ and diag A."""
-        L_K = state.kernel_factor
-        var = (L_K @ state.whitened_factor).square().sum(1, keepdim=True)
-        return Marginals(L_K @ state.whitened_mean, var)
+    def _coordinates(
+        self, L_K: Float[Tensor, "P P"]
+    ) -> tuple[Float[Tensor, "P C"], Float[Tensor, "P P"]]:
+        return L_K @ self.q_mean, L_K @ self.q_cov.factor
 
     @torch.no_grad()
     def start_at_prior_(self, K_ii: Float[Tensor, "Pi Pi"]) -> None:

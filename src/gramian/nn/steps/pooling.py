@@ -22,8 +22,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
+from gramian.gram.conditional import VarianceCheck
 from gramian.gram.fast.congruence import congruence
 from gramian.gram.linalg import cholesky, solve_lower
+from gramian.gram.random import normals
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,11 @@ class Pooling(nn.Module, ABC):
 
     raw_mixing: nn.Parameter | None
 
-    def __init__(self, mixing_shape: tuple[int, ...] | None) -> None:
+    def __init__(
+        self, mixing_shape: tuple[int, ...] | None, variance_check: VarianceCheck = VarianceCheck()
+    ) -> None:
         super().__init__()
+        self.variance_check = variance_check
         self.raw_mixing = None
         if mixing_shape is not None:
             self.raw_mixing = nn.Parameter(torch.zeros(mixing_shape))
@@ -70,7 +75,7 @@ class Pooling(nn.Module, ABC):
         ti, tt_diag = self.pool(
             gram.ti.flatten(1, -2), gram.tt_diag.flatten(1), state.inverse_factor
         )
-        return GramBlocks(state.ii, ti, tt_diag)
+        return GramBlocks(state.ii, ti, self.variance_check(tt_diag)[0])
 
     def forward(self, gram: GramBlocks) -> GramBlocks:
         """Pool all blocks."""
@@ -80,7 +85,7 @@ class Pooling(nn.Module, ABC):
     def start_(self, generator: torch.Generator) -> None:
         """Draw start values of the mixing: standard normals."""
         if self.raw_mixing is not None:
-            self.raw_mixing.normal_(generator=generator)
+            self.raw_mixing.copy_(normals(self.raw_mixing.shape, generator, self.raw_mixing.dtype))
 
 
 class SpatialMean(Pooling):
@@ -90,10 +95,15 @@ class SpatialMean(Pooling):
 
     Args:
         mixing_shape: (P_out, S, P_in) for a mixing C, or None.
+        variance_check: what to do about negative entries of tt.
     """
 
-    def __init__(self, mixing_shape: tuple[int, int, int] | None = None) -> None:
-        super().__init__(mixing_shape)
+    def __init__(
+        self,
+        mixing_shape: tuple[int, int, int] | None = None,
+        variance_check: VarianceCheck = VarianceCheck(),
+    ) -> None:
+        super().__init__(mixing_shape, variance_check)
 
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""
@@ -122,10 +132,15 @@ class NystromMean(Pooling):
 
     Args:
         mixing_shape: (P_out, P_in) for a mixing C, or None.
+        variance_check: what to do about negative entries of tt, which rounding can make.
     """
 
-    def __init__(self, mixing_shape: tuple[int, int] | None = None) -> None:
-        super().__init__(mixing_shape)
+    def __init__(
+        self,
+        mixing_shape: tuple[int, int] | None = None,
+        variance_check: VarianceCheck = VarianceCheck(),
+    ) -> None:
+        super().__init__(mixing_shape, variance_check)
 
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""

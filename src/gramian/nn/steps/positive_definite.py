@@ -28,7 +28,8 @@ class PositiveDefinite(nn.Module):
     @property
     def factor(self) -> Float[Tensor, "P P"]:
         """L."""
-        return factor_from(self.raw_factor)
+        V = self.raw_factor
+        return (V.tril(-1) + V.diagonal().exp().diag()) / math.sqrt(len(V))
 
     @property
     def matrix(self) -> Float[Tensor, "P P"]:
@@ -45,9 +46,3 @@ class PositiveDefinite(nn.Module):
     def extra_repr(self) -> str:
         """Size, for ``print``."""
         return f"{len(self.raw_factor)}"
-
-
-def factor_from(V: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers P P"]:
-    """L of V."""
-    diagonal = V.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
-    return (V.tril(-1) + diagonal) / math.sqrt(V.shape[-1])

@@ -61,7 +61,7 @@ def estimate(
         num_outputs: C; None for ``config.num_classes``, or 1.
     """
     P, C, b = num_data, num_outputs or config.num_classes or 1, dtype.itemsize
-    kept, kernel_passes = config.known_kernels()[config.kernel].cost
+    kept, kernel_passes = config.kernel_class().cost
     learned = config.nu < math.inf
     N = N_0 = P * num_pixels(space)
     n = 0

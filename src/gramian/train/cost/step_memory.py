@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from gramian.nn.contract import Trainable
-from gramian.nn.layers import DKMLayer, ResidualBlock
+from gramian.nn.layers import Layer, ResidualBlock, grams_of
 from gramian.nn.model import DKM
+from gramian.nn.steps.conv import KernelConv
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.runtime.memory import resident_bytes
 
@@ -32,26 +33,28 @@ def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
     """The memory of each layer, from the sizes of what it keeps: Φ_ti, X, U, filters (DKMLayer)."""
     size = torch.finfo(model.dtype).bits // 8
     space: tuple[int, ...] = model.data_shape[1:]
+    P = model.inputs.num_inducing
     memories: dict[str, LayerMemory] = {}
     for name, module in model.layers.items():
         parts = [module.layer1, module.layer2] if isinstance(module, ResidualBlock) else [module]
-        kept, filters, gradients = 0, 0, []
-        entry, output = 0, 0
+        entry = 0 if memories else math.prod(space) * P
+        kept, filters, gradients, output = 0, 0, [], 0
         for number, part in enumerate(parts):
-            assert isinstance(part, DKMLayer)
-            P, rows_in = part.gram.num_inducing, math.prod(space)
-            P_in = P if part.conv is None else part.conv.raw_mixing.shape[1]
-            filters += 0 if part.conv is None else part.conv.raw_mixing.numel()
-            space = space if part.conv is None else part.conv.output_space(space)
-            rows, skr = math.prod(space), part.gram.skr
-            gamma = min(skr.gamma(P), P) if skr.samples else P
-            columns = gamma + (P if skr.jitter else 0)
-            if not memories and number == 0:
-                entry = rows_in * P_in
+            assert isinstance(part, Layer)
+            P_in, rows_in = P, math.prod(space)
+            space = part.output_space(space)
+            rows, columns = math.prod(space), 0
+            for gram in grams_of(part).values():  # one, but in a custom layer
+                P, skr = gram.num_inducing, gram.skr
+                gamma = min(skr.gamma(P), P) if skr.samples else P
+                columns += P + gamma + (P if skr.jitter else 0)
+            filters += sum(
+                conv.raw_mixing.numel() for conv in part.modules() if isinstance(conv, KernelConv)
+            )
             output = rows * P
-            kept += rows_in * P_in + rows * (P + columns) + VECTORS * rows
+            kept += rows_in * P_in + rows * columns + VECTORS * rows
             kept += output if number + 1 < len(parts) else 0
-            gradients.append(2 * rows_in * P_in + rows * (P + columns))
+            gradients.append(2 * rows_in * P_in + rows * columns)
             if isinstance(module, ResidualBlock) and module.shortcut is not None and number == 0:
                 kept += rows * (P_in + P)  # the pixels that its stride takes, mixed or not
         work = max(gradients) + output
