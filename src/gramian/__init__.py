@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM as FullRankConvDKM
     from gramian.nn.full_rank.full_rank_dkm import FullRankDKM as FullRankDKM
     from gramian.nn.full_rank.full_rank_dkm import FullRankTerms as FullRankTerms
+    from gramian.nn.layers import DKMLayer as DKMLayer
+    from gramian.nn.layers import Layer as Layer
     from gramian.nn.likelihoods import Categorical as Categorical
     from gramian.nn.likelihoods import Gaussian as Gaussian
     from gramian.nn.model import DKM as DKM
@@ -66,6 +68,7 @@ _HOME = {
     "Cost": "train.cost.full_rank_cost",
     "DKMClassifier": "train.estimators.table_estimators",
     "DKMRegressor": "train.estimators.table_estimators",
+    "DKMLayer": "nn.layers",
     "DKMResult": "nn.contract",
     "DenseDKM": "nn.dense_dkm",
     "DenseDKMConfig": "nn.dense_dkm",
@@ -80,6 +83,7 @@ _HOME = {
     "GramBlocks": "gram.blocks",
     "Jitter": "nn.steps.kernels",
     "Kernel": "nn.steps.kernels",
+    "Layer": "nn.layers",
     "Machine": "train.cost.machine",
     "Marginals": "gram.blocks",
     "NNGPClassifier": "train.estimators.full_rank_estimators",
