@@ -373,3 +373,12 @@ def test_whitening_in_chunks_is_whitening_at_once(monkeypatch):
     chunked.fit_(images)
     for name, buffer in whole.named_buffers():
         torch.testing.assert_close(chunked.get_buffer(name), buffer, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("start", ["random", "kernel", "prior"])
+def test_where_the_output_starts(start):
+    output, K_ii = GPOutput(5, 2, start=start).double(), random_psd(5, 0)
+    output.start_(K_ii, generator())
+    assert (output.q_mean == 0).all() == (start == "prior")
+    is_kernel = torch.allclose(output.q_cov.matrix, K_ii, atol=1e-10)
+    assert is_kernel == (start != "random")

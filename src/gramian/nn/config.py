@@ -66,7 +66,7 @@ class DKMConfig(KernelConfig):
         tempered: average the output's KL over the outputs instead of summing it.
         num_samples: Monte-Carlo samples of the likelihood.
         estimator: of the expected log-likelihood.
-        output_start: where the output's covariance starts.
+        output_start: where q of the output starts: random, kernel or prior (see ``GPOutput``).
         variance_check: what to do about negative variances.
     """
 

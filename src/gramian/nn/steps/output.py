@@ -16,7 +16,7 @@ from gramian.gram.linalg import cholesky, solve_lower
 from gramian.gram.random import normals
 from gramian.nn.steps.positive_definite import PositiveDefinite
 
-OutputStart = Literal["random", "kernel"]
+OutputStart = Literal["random", "kernel", "prior"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,9 @@ class GPOutput(nn.Module):
         divergence: which D.
         tempered: average the KL over the outputs instead of summing it.
         variance_check: what to do about negative variances.
-        start: where A starts: a nearly singular random matrix, as published (the first Taylor
-            objective is then enormous), or the kernel K_ii that it meets first.
+        start: where q starts: ``random``, as published, with normals for μ and a nearly singular
+            random matrix for A (the first Taylor objective is then enormous); ``kernel``, with A
+            at the kernel K_ii that it meets first; or ``prior``, with that A and μ = 0.
     """
 
     def __init__(
@@ -108,7 +109,10 @@ class GPOutput(nn.Module):
 
     @torch.no_grad()
     def start_(self, K_ii: Float[Tensor, "Pi Pi"], generator: torch.Generator) -> None:
-        """Start at μ ~ N(0, 1) and A as ``start`` says."""
+        """Start as ``start`` says."""
+        if self.start == "prior":
+            self.start_at_prior_(K_ii)
+            return
         self.q_mean.copy_(normals(self.q_mean.shape, generator, self.q_mean.dtype))
         if self.start == "kernel":
             self.q_cov.set_to_(K_ii, what="K_ii")

@@ -1,0 +1,122 @@
+"""Settings that suit the data: what a run starts from when nobody has named any."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gramian.train.config import Kind
+from gramian.train.data import Dataset
+
+INDUCING, BATCH, FULL_BATCH = 100, 512, 2048
+"""Of tables: inducing points, and rows per step where more than FULL_BATCH make a step too long."""
+
+IMAGE_BATCH, IMAGE_STEPS = 64, 1200
+
+
+@dataclass(frozen=True)
+class TableStart:
+    """Where a dense model starts, and for how many steps it trains; chosen on other data."""
+
+    nu: float
+    weight_var: float
+    bias_var: float
+    steps: int
+
+
+TABLES = {
+    "classes": TableStart(nu=10.0, weight_var=2.0, bias_var=1.0, steps=100),
+    "real": TableStart(nu=30.0, weight_var=1.0, bias_var=0.1, steps=150),
+    "counts": TableStart(nu=30.0, weight_var=1.0, bias_var=0.1, steps=150),
+}
+
+
+def settings_for(train: Dataset, kind: Kind | None = None) -> dict[str, Any]:
+    """Settings as a preset has them, for a kind of model or for the one that suits the data."""
+    if kind is None:
+        kind = "conv" if train.images else "dense"
+    if kind == "dense":
+        return dense_settings(len(train), train.targets)
+    channels, height, width = train.x.shape[1:]
+    return image_settings(kind, len(train), min(height, width))
+
+
+def dense_settings(num_data: int, targets: str) -> dict[str, Any]:
+    """Tables: the settings of the estimators. q follows natural gradients, the rest Adam."""
+    start = TABLES[targets]
+    batch = num_data if num_data <= FULL_BATCH else BATCH
+    return {
+        "kind": "dense",
+        "natural": True,
+        "precision": "64-true",
+        "max_epochs": epochs_for(start.steps, num_data, batch, at_least=10),
+        "batch_size": batch,
+        "lr": 0.1,
+        "betas": [0.9, 0.999],
+        "schedule": "one_cycle",
+        "evaluate_every": 10,
+        "model": {
+            "num_inducing": min(INDUCING, num_data),
+            "lengthscales": "per_feature",
+            "nu": start.nu,
+            "weight_var": start.weight_var,
+            "bias_var": start.bias_var,
+            "divergence": "exact",
+            "skr": {"gamma_fraction": None, "jitter": 0.0},
+            "num_samples": 100,
+            "output_start": "prior",
+        },
+    }
+
+
+def image_settings(kind: Kind, num_data: int, side: int) -> dict[str, Any]:
+    """Images: stages that halve the map until 2 to 4 pixels a side are left, widths that grow."""
+    stem_stride = 2 if side >= 24 else 1
+    stages = max(1, min(3, math.ceil(math.log2(max(side, 4) / stem_stride / 4)) + 1))
+    widths = {1: [64], 2: [64, 64], 3: [24, 48, 96]}[stages]
+    shape = {"strides": [2] * stages, "stem_stride": stem_stride, "blocks_per_stage": 1}
+    settings: dict[str, Any] = {
+        "kind": kind,
+        "max_epochs": min(60, epochs_for(IMAGE_STEPS, num_data, IMAGE_BATCH, at_least=5)),
+        "batch_size": min(IMAGE_BATCH, num_data),
+        "schedule": "one_cycle",
+    }
+    if kind == "network":
+        rates = {"optimiser": "sgd", "lr": 0.1, "weight_decay": 5e-4}
+        return {**settings, **rates, "model": {"widths": widths, **shape}}
+    return {
+        **settings,
+        "lr": 0.03 if stages == 3 else 0.01,
+        "model": {
+            "num_inducing": widths,
+            **shape,
+            "num_samples": 100,
+            "whitening": False,
+            "mixing_start": "near_identity",
+            "output_start": "kernel",
+            "skr": {"gamma_fraction": None, "jitter": 0.1},
+        },
+    }
+
+
+def epochs_for(steps: int, num_data: int, batch: int, at_least: int) -> int:
+    """Epochs that make about so many steps."""
+    return max(at_least, math.ceil(steps / math.ceil(num_data / batch)))
+
+
+def in_words(settings: dict[str, Any], train: Dataset) -> str:
+    """One line on what was chosen, and how to choose otherwise."""
+    model = settings["model"]
+    points = "images" if train.images else "rows"
+    shape = "×".join(map(str, train.x.shape[1:]))
+    what = {"conv": "a convolutional DKM", "dense": "a dense DKM", "network": "a network"}
+    widths = model.get("num_inducing") or model.get("widths")
+    targets = f"{len(train.class_names)} classes" if train.class_names else train.targets
+    sizes = "-".join(map(str, widths)) if isinstance(widths, list) else widths
+    units = "channels" if settings["kind"] == "network" else "inducing points"
+    return (
+        f"{len(train):,} {points} of {shape}, {targets}: {what[settings['kind']]} with {sizes} "
+        f"{units}, {settings['max_epochs']} epochs of batches of {settings['batch_size']} "
+        "(chosen to suit the data; any option changes it, --print_config shows all)"
+    )
