@@ -38,8 +38,7 @@ def settings_for(train: Dataset, kind: Kind | None = None) -> dict[str, Any]:
         kind = "conv" if train.images else "dense"
     if kind == "dense":
         return dense_settings(len(train), train.targets)
-    channels, height, width = train.x.shape[1:]
-    return image_settings(kind, len(train), min(height, width))
+    return image_settings(kind, len(train), side=min(train.x.shape[2:]))
 
 
 def dense_settings(num_data: int, targets: str) -> dict[str, Any]:

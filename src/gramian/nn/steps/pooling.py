@@ -42,7 +42,9 @@ class Pooling(nn.Module, ABC):
     raw_mixing: nn.Parameter | None
 
     def __init__(
-        self, mixing_shape: tuple[int, ...] | None, variance_check: VarianceCheck = VarianceCheck()
+        self,
+        mixing_shape: tuple[int, ...] | None = None,
+        variance_check: VarianceCheck = VarianceCheck(),
     ) -> None:
         super().__init__()
         self.variance_check = variance_check
@@ -98,13 +100,6 @@ class SpatialMean(Pooling):
         variance_check: what to do about negative entries of tt.
     """
 
-    def __init__(
-        self,
-        mixing_shape: tuple[int, int, int] | None = None,
-        variance_check: VarianceCheck = VarianceCheck(),
-    ) -> None:
-        super().__init__(mixing_shape, variance_check)
-
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""
         C = self.mixing  # [Po, S, Pi]
@@ -134,13 +129,6 @@ class NystromMean(Pooling):
         mixing_shape: (P_out, P_in) for a mixing C, or None.
         variance_check: what to do about negative entries of tt, which rounding can make.
     """
-
-    def __init__(
-        self,
-        mixing_shape: tuple[int, int] | None = None,
-        variance_check: VarianceCheck = VarianceCheck(),
-    ) -> None:
-        super().__init__(mixing_shape, variance_check)
 
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""

@@ -46,6 +46,11 @@ class Dataset:
         """Whether the data points are images."""
         return self.x.ndim == 4
 
+    @property
+    def targets(self) -> str:
+        """What is to be predicted: ``classes`` or ``real`` numbers."""
+        return "classes" if self.class_names else "real"
+
     def subset(self, indices: Tensor | Sequence[int]) -> Dataset:
         """The data points at ``indices``, copied, in that order; the same class names."""
         index = torch.as_tensor(indices, dtype=torch.int64)
