@@ -1,5 +1,8 @@
 """Rules that keep the house in order."""
 
+import re
+import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -7,12 +10,16 @@ import pytest
 import gramian
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCE = ROOT / "src" / "gramian"
+SOURCES = sorted(SOURCE.rglob("*.py"))
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
-def test_files_stay_small(path):
-    assert len(path.read_text().splitlines()) <= 300
+def test_no_two_files_have_the_same_name():
+    """Commands apart: each is called what a user types."""
+    names = Counter(path.stem for path in SOURCES if path.parent.name != "commands")
+    del names["__init__"]
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_every_public_name_is_documented():
@@ -21,13 +28,20 @@ def test_every_public_name_is_documented():
     assert not missing
 
 
-def test_every_module_of_the_walk_exists_and_none_is_forgotten():
-    notation = (ROOT / "docs" / "NOTATION.md").read_text()
-    floors = [path for path in SOURCES if path.parent.name in ("gram", "nn", "train")]
-    helpers = {"__init__", "checks", "positive_definite", "errors", "linalg", "blocks", "windows"}
-    for path in floors:
-        if path.stem not in helpers:
-            assert f"{path.parent.name}/{path.name}" in notation
+def test_the_map_shows_every_file_as_it_is():
+    made = runpy.run_path(str(ROOT / "docs" / "map.py"))["as_markdown"]()
+    assert (ROOT / "docs" / "MAP.md").read_text() == made, "run python docs/map.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_file_that_the_docs_name_exists(page):
+    """Source files by their path below src/gramian, tests and examples by theirs, links by all."""
+    text = page.read_text()
+    named = re.findall(r"`((?:gram|nn|train|experiments|tests|examples)/[\w/.]+?)`", text)
+    for name in named:
+        assert (SOURCE / name).exists() or (ROOT / name).exists(), f"{page.name} names {name}"
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
 def test_the_library_sets_nothing_global():
