@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 
 from gramian.experiments.plots import training_plots as plots
-from gramian.experiments.plots.image_plots import BLUE, GREY, ORANGE, STYLE
+from gramian.experiments.plots.style import BLUE, GREY, ORANGE, STYLE
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
 from gramian.train.cost.full_rank_cost import PAIRS, estimate

@@ -19,8 +19,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramian.experiments.plots.image_plots import BLACK, BLUE, GREY, ORANGE, STYLE
-from gramian.experiments.plots.training_plots import Figure, save
+from gramian.experiments.plots.style import BLACK, BLUE, GREY, ORANGE, STYLE, Figure, save
 from gramian.gram.divergence import gaussian_divergence
 from gramian.gram.linalg import cholesky
 from gramian.nn.full_rank.full_rank_config import FullRankConfig

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import ttest_ind_from_stats
+import numpy as np
+from scipy.stats import sem, ttest_ind_from_stats
 
 MINUS = "−"  # as in typeset text; never in data
 
@@ -24,10 +25,9 @@ def summarise(values: Sequence[float]) -> Summary:
     """Mean and standard error of at least one value."""
     if not values:
         raise ValueError("no values to summarise")
-    n = len(values)
-    if n < 2:
-        return Summary(values[0], None, n)
-    return Summary(math.fsum(values) / n, _deviation(values) / math.sqrt(n), n)
+    with np.errstate(invalid="ignore"):  # of infinite values
+        error = None if len(values) < 2 else float(sem(values))
+    return Summary(float(np.mean(values)), error, len(values))
 
 
 def welch_p(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -38,10 +38,10 @@ def welch_p(a: Sequence[float], b: Sequence[float]) -> float | None:
     """
     if min(len(a), len(b)) < 2 or not all(map(math.isfinite, (*a, *b))):
         return None
-    largest = max(map(abs, (*a, *b)))
-    if max(_deviation(a), _deviation(b)) <= 1e-12 * largest:
+    first, second = ((np.mean(x), np.std(x, ddof=1), len(x)) for x in (a, b))
+    if max(first[1], second[1]) <= 1e-12 * np.abs([*a, *b]).max():
         return None
-    first, second = (_moments(values) for values in (a, b))
+    # ttest_ind itself warns if one side has no variance.
     return float(ttest_ind_from_stats(*first, *second, equal_var=False).pvalue)
 
 
@@ -71,12 +71,3 @@ def p_as_text(p: float | None) -> str:
     digits = 4 if p >= 0.001 else 1
     decimals = digits - 1 - math.floor(math.log10(p))
     return f"{p:.{decimals}f}"
-
-
-def _deviation(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-
-
-def _moments(values: Sequence[float]) -> tuple[float, float, int]:
-    return math.fsum(values) / len(values), _deviation(values), len(values)

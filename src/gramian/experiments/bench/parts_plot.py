@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from gramian.experiments.bench.bench_text import part_seconds
-from gramian.experiments.plots.image_plots import BLUE, GREY, ORANGE, STYLE
+from gramian.experiments.plots.style import BLUE, GREY, ORANGE, STYLE
 
 
 @matplotlib.rc_context(STYLE)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gramian.experiments.conditions.sweep import Figure, Panel, Published, load_published
-from gramian.train.record.files import write_atomically
 
 try:
     import matplotlib
@@ -21,8 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
 
-from gramian.experiments.plots.image_plots import BLACK, GREY, STYLE
-from gramian.experiments.plots.training_plots import save
+from gramian.experiments.plots.style import BLACK, GREY, STYLE, log_axis, save
 
 LIMIT = 1 / float(np.finfo(np.float64).eps)  # beyond it, a condition number is round-off
 PUBLISHED: Any = {"marker": "o", "markersize": 4.5, "linestyle": "", "markeredgecolor": "white"}
@@ -32,8 +30,8 @@ PRINTED: Any = {"marker": "x", "markersize": 4.5, "linestyle": ""}
 def save_figure(figure: Figure, folder: Path) -> None:
     """Write ``figure.png`` and ``figure.pdf`` from the ``conditions.json`` of all curves."""
     drawing = draw_figure(figure, folder)
-    save(drawing, folder / "figure.png")
-    write_atomically(folder / "figure.pdf", lambda file: drawing.savefig(file, format="pdf"))
+    for name in ("figure.png", "figure.pdf"):
+        save(drawing, folder / name)
 
 
 @matplotlib.rc_context(STYLE)
@@ -66,9 +64,12 @@ def draw_panel(axes: Axes, panel: Panel, folder: Path, published: dict[str, Publ
         _points(axes, published[panel.published], curve.published, last, colour, PUBLISHED)
         if panel.printed is not None:
             _points(axes, published[panel.printed], curve.published, last, colour, PRINTED)
-    axes.set(xscale="log", yscale="log", title=panel.title, xlabel="epoch")
-    axes.yaxis.set_major_locator(LogLocator(base=1000, numticks=20))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set(title=panel.title, xlabel="epoch")
+    for which in ("x", "y"):
+        log_axis(axes, which)
+    if axes.get_ylim()[1] > 1e6 * axes.get_ylim()[0]:
+        axes.yaxis.set_major_locator(LogLocator(base=1000, numticks=20))
+        axes.yaxis.set_minor_locator(NullLocator())
     if axes.get_ylim()[1] > LIMIT:
         axes.axhline(LIMIT, color=GREY, linestyle="--", linewidth=1)
         place = axes.get_yaxis_transform()

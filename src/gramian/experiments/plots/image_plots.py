@@ -1,7 +1,4 @@
-"""Figures made of pixels: confusion matrix, certain and uncertain predictions, inducing patches.
-
-The style that all figures share is here too; ``plots`` has the curves and all public names.
-"""
+"""Figures made of pixels: confusion matrix, certain and uncertain predictions, inducing patches."""
 
 from __future__ import annotations
 
@@ -12,39 +9,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-# The colours of Okabe and Ito, which colour-blind people can tell apart.
-BLACK, GREY = "#222222", "#8C8C8C"
-BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.edgecolor": GREY,
-    "axes.grid": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 3.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": BLACK,
-    "ytick.labelcolor": BLACK,
-    "figure.facecolor": "white",
-    "axes.formatter.useoffset": False,
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.h_pad": 0.08,
-    "figure.constrained_layout.w_pad": 0.08,
-}
+from gramian.experiments.plots.style import BLACK, GREY, STYLE, Figure, class_labels
+
 WRONG = "#C00000"
 
 
@@ -67,12 +35,16 @@ def confusion_matrix(counts: ArrayLike, class_names: Sequence[str]) -> Figure:
     image = axes.imshow(share, cmap="Blues", norm=norm, interpolation="nearest")
     step = math.ceil(C / 120)
     size = min(8.0, 0.75 * 72 * side * step / C)
-    ticks, names = range(0, C, step), class_names[::step]
+    labels = class_labels(class_names)
+    ticks, names = range(0, C, step), labels.texts[::step]
     turn = (
         {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if C <= 20 else {"rotation": 90}
     )
-    axes.set_xticks(ticks, names, fontsize=size, parse_math=False, **turn)
-    axes.set_yticks(ticks, names, fontsize=size, parse_math=False)
+    text: Any = {"fontsize": size, "parse_math": False, "fontfamily": labels.fonts}
+    axes.set_xticks(ticks, names, **text, **turn)
+    axes.set_yticks(ticks, names, **text)
+    if labels.note:
+        figure.supxlabel(labels.note, fontsize=7.5, color=GREY)
     axes.set(xlabel="predicted class", ylabel="true class")
     axes.grid(False)
     total = table.sum()
@@ -114,6 +86,7 @@ def certain_images(
     columns = min(count, len(order))
     figure = Figure(figsize=(max(1.25 * columns + 0.6, 3.5), 3.7))
     grid = figure.subplots(2, columns, squeeze=False)
+    shown = class_labels(class_names, width=16)
     rows = {"most certain": order[:columns], "least certain": order[::-1][:columns]}
     for axes_row, (title, chosen) in zip(grid, rows.items(), strict=True):
         axes_row[0].set_ylabel(title)
@@ -121,11 +94,13 @@ def certain_images(
             axes.imshow(_for_display(pixels[n], 0.0, 255.0), interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-            names = [_short(class_names[k]) for k in (y[n], predicted[n])]
+            names = [shown.texts[k] for k in (y[n], predicted[n])]
             text = f"{names[0]}\n→ {names[1]}\n{100 * confidence[n]:.1f} %"
             colour = BLACK if y[n] == predicted[n] else WRONG
-            axes.set_title(text, fontsize=7.5, color=colour, parse_math=False)
+            style: Any = {"fontsize": 7.5, "color": colour, "fontfamily": shown.fonts}
+            axes.set_title(text, parse_math=False, **style)
     note = "true class → predicted class, its probability; mistakes in red"
+    note += f"\n{shown.note}" if shown.note else ""
     figure.supxlabel(note, fontsize=7.5, color=GREY)
     return figure
 
@@ -170,7 +145,3 @@ def _mosaic(tiles: list[NDArray[np.float64]], columns: int) -> NDArray[np.float6
         top, left = n // columns * height, n % columns * width
         canvas[top : top + height - 4, left : left + width - 4] = tile
     return canvas
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else name[:15] + "…"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from gramian.experiments.plots import training_plots as plots
 from gramian.experiments.plots.training_plots import Figure
@@ -11,25 +15,55 @@ from gramian.nn.model import DKM
 from gramian.nn.steps.inputs import PatchInput
 from gramian.train.data import Dataset
 from gramian.train.predict.evaluate import evaluate
-from gramian.train.predict.metrics import ClassificationMetrics
+from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a model says about a data set.
+
+    Args:
+        metrics: of all data points.
+        predictions: class probabilities [N, C]; or means and variances of the targets, [2, N, T].
+    """
+
+    metrics: ClassificationMetrics | RegressionMetrics
+    predictions: Tensor
+
+
+def evaluation_of(predictor: Predictor, data: Dataset) -> Evaluation:
+    """Metrics and predictions, for those who do not have them yet."""
+    if predictor.class_names:
+        return Evaluation(evaluate(predictor, data), predictor.probabilities(data.x))
+    return Evaluation(evaluate(predictor, data), torch.stack(predictor.mean_and_variance(data.x)))
+
+
 def save_run_plots(
-    predictor: Predictor, test: Dataset | None, rows: list[Row], folder: Path
+    predictor: Predictor,
+    test: Dataset | None,
+    rows: list[Row],
+    folder: Path,
+    evaluation: Evaluation | None = None,
 ) -> list[Path]:
-    """Draw and save all plots that the run has data for; returns their paths."""
+    """Draw and save all plots that the run has data for; returns their paths.
+
+    ``evaluation`` is that of the test set, if it is known already.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in run_plots(predictor, test, rows):
+    for name, figure in run_plots(predictor, test, rows, evaluation):
         plots.save(figure, folder / f"{name}.png")
         paths.append(folder / f"{name}.png")
     return paths
 
 
 def run_plots(
-    predictor: Predictor, test: Dataset | None, rows: list[Row]
+    predictor: Predictor,
+    test: Dataset | None,
+    rows: list[Row],
+    evaluation: Evaluation | None = None,
 ) -> Iterator[tuple[str, Figure]]:
     """Name and figure of each plot."""
     model = predictor.model
@@ -41,19 +75,18 @@ def run_plots(
     if isinstance(model, DKM) and isinstance(model.inputs, PatchInput):
         patches = model.inputs.inducing_patches.detach().cpu().numpy()
         yield "inducing_patches", plots.inducing_patches(patches)
-    if test is None or not predictor.class_names:
+    if test is None:
         return
-    metrics = evaluate(predictor, test)
-    assert isinstance(metrics, ClassificationMetrics)
+    known = evaluation or evaluation_of(predictor, test)
+    metrics, predictions = known.metrics, known.predictions.cpu().numpy()
+    if isinstance(metrics, RegressionMetrics):
+        mean, var = predictions
+        yield "predictions", plots.predicted_against_true(test.y.numpy(), mean, var**0.5)
+        return
     confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
     yield "reliability", plots.reliability_diagram(confidence, accuracy, count)
-    counts = metrics.confusion.cpu().numpy()
-    yield "confusion", plots.confusion_matrix(counts, predictor.class_names)
-    if test.x.ndim == 4:
-        probabilities = predictor.probabilities(test.x).cpu().numpy()
-        yield (
-            "certain_images",
-            plots.certain_images(
-                test.x.numpy(), test.y.numpy(), probabilities, predictor.class_names
-            ),
-        )
+    counts, names = metrics.confusion.cpu().numpy(), predictor.class_names
+    yield "confusion", plots.confusion_matrix(counts, names)
+    if test.images:
+        images, labels = test.x.numpy(), test.y.numpy()
+        yield "certain_images", plots.certain_images(images, labels, predictions, names)

@@ -1,6 +1,6 @@
 """Figures to look at after a training run. Each function takes plain data and returns a figure.
 
-``rows`` are the lines of ``metrics.jsonl``, one mapping an epoch. A key may be missing in some of
+``rows`` are the lines of ``metrics.jsonl``, one mapping per epoch. A key may be missing in some of
 them; NaN leaves a gap in a line; of two rows of the same epoch the later one counts.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,27 +17,21 @@ try:
     import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.colors import to_hex
-    from matplotlib.figure import Figure as Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 except ImportError as error:
     raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
 
-from gramian.experiments.plots.image_plots import BLACK, BLUE, GREEN, GREY, ORANGE, RED, STYLE
 from gramian.experiments.plots.image_plots import certain_images as certain_images
 from gramian.experiments.plots.image_plots import confusion_matrix as confusion_matrix
 from gramian.experiments.plots.image_plots import inducing_patches as inducing_patches
-from gramian.train.record.files import write_atomically
+from gramian.experiments.plots.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, STYLE, log_axis
+from gramian.experiments.plots.style import Figure as Figure
+from gramian.experiments.plots.style import save as save
 
 Rows = Sequence[Mapping[str, Any]]
 Curve = tuple[list[float], list[float]]  # epochs, values
+MOST_POINTS = 500  # that one can tell apart in a panel
 SPLITS = {"train": GREEN, "validation": ORANGE, "test": BLUE}
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG (150 dots an inch), complete or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: figure.savefig(file, dpi=150, format="png"))
 
 
 @matplotlib.rc_context(STYLE)
@@ -136,13 +129,53 @@ def reliability_diagram(confidence: ArrayLike, accuracy: ArrayLike, count: Array
     bottom.bar(centre[full], num[full], width, color=GREY, edgecolor="white")
     bottom.set(xlabel="confidence", ylabel="examples")
     if full.any():
-        bottom.set_yscale("log")
-        bottom.set_ylim(bottom=0.5)
+        bottom.set_ylim(0.5, 2 * num.max())
+        log_axis(bottom)
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def predicted_against_true(true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Figure:
+    """Predictions of a regression with ± 2 standard deviations, one panel per target.
+
+    Args:
+        true: targets, [N, T].
+        mean: predicted means, [N, T].
+        std: predicted standard deviations, [N, T].
+    """
+    y, m, s = (np.atleast_2d(_floats(x).T) for x in (true, mean, std))
+    if not y.shape == m.shape == s.shape:
+        raise ValueError(
+            f"targets, means and deviations must agree, got {y.shape[::-1]}, "
+            f"{m.shape[::-1]}, {s.shape[::-1]}"
+        )
+    T, N = y.shape
+    columns = min(T, 3)
+    rows = math.ceil(T / columns)
+    figure = Figure(figsize=(4.2 * columns, 4.4 * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[T:]:
+        axes.set_axis_off()
+    shown = np.linspace(0, N - 1, min(N, MOST_POINTS)).astype(int)
+    for k, axes in enumerate(panels[:T]):
+        some = np.argsort(y[k])[shown]
+        points = (y[k][some], m[k][some], 2 * s[k][some])
+        colours = {"color": BLUE, "ecolor": "#9FC8E0"}
+        axes.errorbar(*points, fmt="o", ms=3, lw=0.7, label="mean ± 2 std", **colours)
+        ends = [float(y[k].min()), float(y[k].max())]
+        axes.plot(ends, ends, color=BLACK, linestyle="--", linewidth=1, label="exact")
+        rmse = math.sqrt(float(np.mean((y[k] - m[k]) ** 2)))
+        inside = 100 * float(np.mean(abs(y[k] - m[k]) <= 2 * s[k]))
+        name = "Predicted against true" if T == 1 else f"Target {k + 1}"
+        count = f"{N:,}" if len(shown) == N else f"{N:,} ({len(shown)} drawn)"
+        axes.set_title(f"{name}\nRMSE {rmse:.4g}, {inside:.1f} % within ± 2 std, n = {count}")
+        axes.set(xlabel="true", ylabel="predicted")
+        axes.legend(loc="upper left")
     return figure
 
 
 def _by_layer(rows: Rows, prefix: str, title: str, unit: str) -> Figure:
-    """One line a layer on a log axis, coloured by depth: the order in which keys first appear."""
+    """One line per layer, coloured by depth: the order in which keys first appear."""
     keys = list(dict.fromkeys(key for row in rows for key in row if key.startswith(prefix)))
     curves = {}
     for key in keys:
@@ -159,7 +192,7 @@ def _by_layer(rows: Rows, prefix: str, title: str, unit: str) -> Figure:
         colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.92, len(curves)))
         for colour, (name, curve) in zip(colours, curves.items(), strict=True):
             _line(axes, curve, to_hex(colour), name)
-        axes.set_yscale("log")
+        log_axis(axes)
         axes.set(title=title, ylabel=unit)
         _epoch_axis(axes)
         figure.legend(

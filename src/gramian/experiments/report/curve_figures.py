@@ -13,13 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from gramian.experiments.plots import training_plots as plots
-from gramian.experiments.plots.image_plots import BLUE, ORANGE, STYLE
-from gramian.experiments.plots.training_plots import Figure
+from gramian.experiments.plots.style import BLUE, ORANGE, STYLE, Figure, save, set_title
+from gramian.experiments.plots.training_plots import learning_curves
 from gramian.experiments.published import Metric
-from gramian.experiments.report.gather import Table, TableRow
 from gramian.experiments.report.grids import published_name, scale_name
-from gramian.train.record.files import write_atomically
+from gramian.experiments.report.results import PlainRun, RowResults, TableResults
 
 KEYS = {  # of the rows of metrics.jsonl, the first that is there
     ("test", "accuracy"): ("test_accuracy",),
@@ -45,25 +43,34 @@ class Line:
     failed: bool
 
 
-def save_curves(table: Table, folder: Path) -> Iterator[tuple[TableRow, Path, Path]]:
+def save_curves(table: TableResults, folder: Path) -> Iterator[tuple[RowResults, Path, Path]]:
     """Draw each row that has curves of ours; yields the row, and its PNG and PDF."""
     for row in table.rows:
         figure = curve_figure(table, row)
         if figure is not None:
-            png, pdf = (folder / f"{table.key}-{row.key}.{end}" for end in ("png", "pdf"))
-            plots.save(figure, png)
-            save_pdf(figure, pdf)
-            yield row, png, pdf
+            yield row, *_save(figure, folder, f"{table.key}-{row.key}")
 
 
-def save_pdf(figure: Figure, path: Path) -> None:
-    """Write a figure as PDF, the same bytes each time."""
-    metadata = {"CreationDate": None}
-    write_atomically(path, lambda file: figure.savefig(file, format="pdf", metadata=metadata))
+def save_plain_curves(
+    runs: Iterable[PlainRun], folder: Path
+) -> Iterator[tuple[PlainRun, Path, Path]]:
+    """The same for plain runs: all that was recorded of each over its epochs."""
+    for plain in runs:
+        if plain.run.epochs:
+            figure = learning_curves(plain.run.epochs)
+            set_title(figure, plain.key)
+            yield plain, *_save(figure, folder, plain.key)
+
+
+def _save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+    png, pdf = (folder / f"{name}.{end}" for end in ("png", "pdf"))
+    for path in (png, pdf):
+        save(figure, path)
+    return png, pdf
 
 
 @matplotlib.rc_context(STYLE)
-def curve_figure(table: Table, row: TableRow) -> Figure | None:
+def curve_figure(table: TableResults, row: RowResults) -> Figure | None:
     """Accuracy and log-likelihood of every seed over the epochs; None if we have no epoch yet.
 
     The epoch axis is logarithmic if our runs are much shorter than the published ones.
@@ -88,12 +95,12 @@ def curve_figure(table: Table, row: TableRow) -> Figure | None:
         _leave_out_starts(axes, [line for _, lines in groups.values() for line in lines])
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    figure.suptitle(f"{row.label} — {scale_name(table)}", fontsize=10, parse_math=False)
+    set_title(figure, f"{row.label} — {scale_name(table)}")
     return figure
 
 
-def our_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
-    """Curves of our runs, training first; a failed run without test figures is marked there."""
+def our_lines(row: RowResults, metric: Metric) -> Iterator[Line]:
+    """Curves of our runs, training first; a failed run without test metrics is marked there."""
     curves = {
         split: [list(_points(run.epochs, KEYS[split, metric], SCALES[metric])) for run in row.runs]
         for split in ("train", "test")
@@ -106,13 +113,13 @@ def our_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
                 yield Line(split, epochs, values, run.failure is not None and is_marked)
 
 
-def published_lines(row: TableRow, metric: Metric) -> Iterator[Line]:
+def published_lines(row: RowResults, metric: Metric) -> Iterator[Line]:
     """Curves of the published runs, training first."""
-    if row.published is None:
+    if row.theirs is None:
         return
     scale = SCALES[metric]
     for split in ("train", "test"):
-        for run in row.published.runs:
+        for run in row.theirs.runs:
             values = tuple(scale * value for value in getattr(run.curve, f"{split}_{metric}"))
             failed = split == "test" and run.accuracy is None
             yield Line(split, run.curve.epochs, values, failed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gramian.experiments.published import Metric, PublishedExperiment, printed_row
-from gramian.experiments.report.gather import Table, TableRow
+from gramian.experiments.report.results import RowResults, TableResults
 from gramian.experiments.statistics import (
     MINUS,
     Summary,
@@ -60,7 +60,7 @@ class Grid:
     failures: tuple[str, ...] = ()
 
 
-def result_grid(table: Table) -> Grid:
+def result_grid(table: TableResults) -> Grid:
     """Ours beside the published, with failures, tests against the headline, and time."""
     there = published_name(table)
     headings = (
@@ -95,55 +95,59 @@ def result_grid(table: Table) -> Grid:
     )
 
 
-def precision_grids(tables: Sequence[Table]) -> list[Grid]:
+def precision_grids(tables: Sequence[TableResults]) -> list[Grid]:
     """Failures by row and precision, for each table that was run in more than one precision."""
-    groups: dict[tuple[str | int, ...], dict[str, Table]] = {}
+    groups: dict[tuple[str | int, ...], dict[str, TableResults]] = {}
     for table in tables:
         same = table.name, table.scale, table.data, table.epochs
         groups.setdefault(same, {}).setdefault(table.precision, table)
     return [_precision_grid(list(group.values())) for group in groups.values() if len(group) > 1]
 
 
-def scale_name(table: Table) -> str:
+def scale_name(table: TableResults) -> str:
     """The scale in words."""
     return "full size" if table.is_as_published else f"{table.scale} scale"
 
 
-def published_name(table: Table) -> str:
+def published_name(table: TableResults) -> str:
     """What the published values are called beside those of a table."""
     return "published" if table.is_as_published else "published, full size"
 
 
-def precision_name(table: Table) -> str:
+def precision_name(table: TableResults) -> str:
     """The precision in words."""
     return PRECISIONS.get(table.precision, table.precision)
 
 
-def _line(row: TableRow, headline: TableRow) -> Line:
+def _line(row: RowResults, headline: RowResults) -> Line:
     seconds = [run.seconds_per_epoch for run in row.runs if run.seconds_per_epoch is not None]
     mean = fmean(seconds) if seconds else None
     cells = (
         _ours(row, "accuracy"),
-        _published(row.published, "accuracy"),
+        _published(row.theirs, "accuracy"),
         _ours(row, "log_likelihood"),
-        _published(row.published, "log_likelihood"),
+        _published(row.theirs, "log_likelihood"),
         _failed(row),
-        _published_failed(row.published),
+        _published_failed(row.theirs),
         _p(row, headline, "accuracy"),
         _p(row, headline, "log_likelihood"),
-        Cell(NONE) if mean is None else Cell(f"{mean:#.3g}".rstrip("."), mean),
+        seconds_cell(mean),
     )
     return Line(row.label, row.difference, cells)
 
 
+def seconds_cell(value: float | None) -> Cell:
+    """Seconds with three digits."""
+    return Cell(NONE) if value is None else Cell(f"{value:#.3g}".rstrip("."), value)
+
+
 def _quoted_line(label: str, accuracy: str, log_likelihood: str) -> Line:
-    first, second = (_printed(text) for text in (accuracy, log_likelihood))
     empty = Cell(NONE)
-    cells = (empty, first, empty, second, empty, empty, empty, empty, empty)
+    cells = (empty, _printed(accuracy), empty, _printed(log_likelihood), *[empty] * 5)
     return Line(label, "quoted by the paper", cells, quoted=True)
 
 
-def _ours(row: TableRow, metric: Metric) -> Cell:
+def _ours(row: RowResults, metric: Metric) -> Cell:
     values = row.values(metric)
     if not values:
         return Cell("unfinished" if row.unfinished else "Fail")
@@ -174,14 +178,14 @@ def _summary(values: Sequence[float], metric: Metric) -> Summary:
     return summarise([100 * v for v in values] if metric == "accuracy" else values)
 
 
-def _p(row: TableRow, headline: TableRow, metric: Metric) -> Cell:
+def _p(row: RowResults, headline: RowResults, metric: Metric) -> Cell:
     if row is headline:
         return Cell(NONE)
     p = welch_p(headline.values(metric), row.values(metric))
     return Cell(p_as_text(p), p)
 
 
-def _failed(row: TableRow) -> Cell:
+def _failed(row: RowResults) -> Cell:
     cell = _failures([failure.epoch for failure in row.failures], row.total)
     rest = f"; {row.unfinished} unfinished" if row.unfinished else ""
     return Cell(cell.text + rest, cell.order)
@@ -200,7 +204,7 @@ def _failures(epochs: Sequence[int], total: int) -> Cell:
     return Cell(text, len(epochs))
 
 
-def _warnings(table: Table) -> Iterator[str]:
+def _warnings(table: TableResults) -> Iterator[str]:
     if not table.is_as_published:
         yield (
             f"This is the {table.scale} scale, {table.epochs} epochs on {table.data}. The "
@@ -208,15 +212,13 @@ def _warnings(table: Table) -> Iterator[str]:
             "1200 epochs unless a row says otherwise; 4 seeds): compare the order of the rows "
             "and the failures, not the values."
         )
-    unfinished, total = (
-        sum(row.unfinished for row in table.rows),
-        sum(row.total for row in table.rows),
-    )
+    unfinished = sum(row.unfinished for row in table.rows)
     if unfinished:
+        total = sum(row.total for row in table.rows)
         yield f"Preliminary: {unfinished} of {total} runs are unfinished."
 
 
-def _notes(table: Table) -> Iterator[str]:
+def _notes(table: TableResults) -> Iterator[str]:
     yield (
         "Ours: mean ± standard error (number of runs) over the seeds that finished. As in the "
         "paper, failed runs are not in the means."
@@ -231,23 +233,23 @@ def _notes(table: Table) -> Iterator[str]:
         f"“{table.reference.label}”; – where one of the two has fewer than two runs."
     )
     yield "Failed: numerical errors of all seeds, with the epochs, counted from 1."
-    if any(row.published and printed_row(row.published.key) is None for row in table.rows):
+    if any(row.published and printed_row(row.published) is None for row in table.rows):
         yield "A published row that is not in the paper is computed from its logs."
     if table.quoted:
         yield "† Quoted by the paper from earlier work; neither logged nor run here."
 
 
-def _precision_grid(tables: Sequence[Table]) -> Grid:
+def _precision_grid(tables: Sequence[TableResults]) -> Grid:
     first = tables[0]
     rows = {row.key: row for table in tables for row in table.rows}
     lines = []
     for key, row in rows.items():
         found = [next((r for r in table.rows if r.key == key), None) for table in tables]
         cells = [Cell(NONE) if r is None else _failed(r) for r in found]
-        lines.append(Line(row.label, row.difference, (*cells, _published_failed(row.published))))
+        lines.append(Line(row.label, row.difference, (*cells, _published_failed(row.theirs))))
     return Grid(
         key=f"{first.key}-precisions",
-        title=f"{first.title}: failures by precision — {scale_name(first)}",
+        title=f"{first.title} — failures by precision, {scale_name(first)}",
         subtitle=f"{first.data}, {first.epochs} epochs, {', '.join(map(precision_name, tables))}",
         headings=(
             "Method",

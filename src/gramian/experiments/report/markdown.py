@@ -33,7 +33,7 @@ def as_markdown(grid: Grid) -> str:
         "Failures": list(map(escape, grid.failures)),
     }
     for name, items in lists.items():
-        lines += [f"{name}:", "", *(f"- {item}" for item in items), ""] if items else []
+        lines += [f"### {name}", "", *(f"- {item}" for item in items), ""] if items else []
     return "\n".join(lines)
 
 

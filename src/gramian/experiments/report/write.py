@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from gramian.experiments.report.curve_figures import save_curves
-from gramian.experiments.report.gather import Results, Table, TableRow, gather
-from gramian.experiments.report.grids import precision_grids, result_grid, scale_name
+from gramian.experiments.report.curve_figures import save_curves, save_plain_curves
+from gramian.experiments.report.gather import gather
+from gramian.experiments.report.grids import (
+    Grid,
+    precision_grids,
+    result_grid,
+    scale_name,
+)
 from gramian.experiments.report.latex import PACKAGES, as_latex
 from gramian.experiments.report.markdown import as_markdown
 from gramian.experiments.report.page import Image, Section, as_page
+from gramian.experiments.report.plain_runs import plain_grid
+from gramian.experiments.report.results import Results, RowResults, TableResults
 from gramian.train.record.files import write_text_atomically
 
-TITLE = "Deep kernel machines: the paper’s results, reproduced"
+PAPER = "Deep kernel machines: the paper’s results, reproduced"
+PLAIN = "Deep kernel machines: runs"
 
 
 def write_report(runs: Path | list[Path], output: Path) -> list[Path]:
     """Write ``report.html`` (all in one file), ``report.md``, ``report.tex`` and ``figures/``.
 
     Args:
-        runs: result folders of ``gramian reproduce``, or folders that hold several.
+        runs: result folders of ``gramian reproduce``, run folders of ``gramian train``, or folders
+            that hold several.
         output: where to write; made if it is not there.
     """
     results = gather([runs] if isinstance(runs, Path) else runs)
-    output.mkdir(parents=True, exist_ok=True)
+    figures = output / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     sections = []
-    for table in results.tables:
+
+    def add(grid: Grid, curves: Iterable[tuple[str, Path, Path]] = ()) -> None:
         images = []
-        for row, png, pdf in save_curves(table, output / "figures"):
-            images.append(Image(png, _alternative(table, row)))
-            drawn += [png, pdf]
-        grid = result_grid(table)
+        for alternative, png, pdf in curves:
+            images.append(Image(png, alternative))
+            drawn.extend([png, pdf])
         sections.append(Section(grid.key, grid.title, grid, tuple(images)))
+
+    for table in results.tables:
+        curves = save_curves(table, figures)
+        named = ((_alternative(table, row), png, pdf) for row, png, pdf in curves)
+        add(result_grid(table), named)
     for grid in precision_grids(results.tables):
-        sections.append(Section(grid.key, grid.title, grid, ()))
+        add(grid)
+    if results.plain_runs:
+        saved = save_plain_curves(results.plain_runs, figures)
+        named = ((f"Learning curves of {plain.key}", png, pdf) for plain, png, pdf in saved)
+        add(plain_grid(results.plain_runs), named)
     for picture in results.pictures:
-        images = [Image(picture.path, picture.title)]
-        sections.append(Section(picture.key, picture.title, None, tuple(images)))
+        image = Image(picture.path, picture.title)
+        sections.append(Section(picture.key, picture.title, None, (image,)))
     grids = [section.grid for section in sections if section.grid is not None]
+    title = PAPER if results.tables or results.pictures else PLAIN
     texts = {
-        "report.html": as_page(TITLE, _facts(results), sections),
-        "report.md": "\n".join([f"# {TITLE}\n", *map(as_markdown, grids)]),
+        "report.html": as_page(title, _facts(results), sections),
+        "report.md": "\n".join([f"# {title}\n", *map(as_markdown, grids)]),
         "report.tex": "\n".join([PACKAGES, *map(as_latex, grids)]),
     }
     for name, text in texts.items():
@@ -53,13 +74,11 @@ def _facts(results: Results) -> list[str]:
     """Where the numbers come from."""
     commits = ", ".join(results.commits) or "unknown"
     scales = sorted({scale_name(table) for table in results.tables})
-    facts = [f"Made with gramian at {commits}."]
-    if scales:
-        facts.append(f"Tables here: {', '.join(scales)}. Click a heading to sort by it.")
-    return facts
+    where = f"Tables of the paper: {', '.join(scales)}. " if scales else ""
+    return [f"Made with gramian at {commits}.", f"{where}Click a heading to sort by it."]
 
 
-def _alternative(table: Table, row: TableRow) -> str:
+def _alternative(table: TableResults, row: RowResults) -> str:
     return (
         f"Learning curves of {row.label}, {scale_name(table)}: accuracy and log-likelihood of "
         "every seed over the epochs, on training and test data, ours and published"
