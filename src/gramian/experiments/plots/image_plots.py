@@ -49,7 +49,7 @@ def confusion_matrix(counts: ArrayLike, class_names: Sequence[str]) -> Figure:
     axes.grid(False)
     total = table.sum()
     right = 100 * float(np.trace(table)) / max(total, 1.0)
-    axes.set_title(f"Accuracy {right:.2f} %, n = {total:,.0f}")
+    axes.set_title(f"Confusion matrix\naccuracy {right:.2f} %, n = {total:,.0f}")
     if C <= 20:
         for (i, j), n in np.ndenumerate(table):
             colour = "white" if share[i, j] > 35 else BLACK if n else GREY
@@ -124,7 +124,7 @@ def inducing_patches(patches: ArrayLike) -> Figure:
     axes.set_axis_off()
     P, f = len(everything), everything.shape[2]
     number = f"{len(shown)} of {P}" if len(shown) < P else f"{P}"
-    axes.set_title(f"{number} inducing patches, {f}×{f} pixels")
+    axes.set_title(f"Inducing patches\n{number}, {f}×{f} pixels each")
     return figure
 
 

@@ -184,7 +184,7 @@ def log_axis(axes: Axes, which: str = "y") -> None:
     if high > 4 * low:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     else:
-        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -78,7 +78,9 @@ def learning_curves(rows: Rows) -> Figure:
 
 def condition_numbers(rows: Rows) -> Figure:
     """Condition number of each Gram matrix over the epochs, from keys ``condition/<layer>``."""
-    figure = _by_layer(rows, "condition/", "Condition of the Gram matrices", "condition number")
+    figure = _by_layer(
+        rows, "condition/", "Condition numbers of the Gram matrices", "condition number"
+    )
     limit = 1 / float(np.finfo(np.float32).eps)
     for axes in figure.axes:
         if axes.get_yscale() == "log" and axes.get_ylim()[1] > 0.1 * limit:
@@ -91,7 +93,7 @@ def condition_numbers(rows: Rows) -> Figure:
 
 def kl_terms(rows: Rows) -> Figure:
     """KL term of each layer over the epochs, from keys ``kl/<layer>``. Zeros are not drawn."""
-    return _by_layer(rows, "kl/", "KL terms", "KL (nats)")
+    return _by_layer(rows, "kl/", "KL terms of the layers", "KL (nats)")
 
 
 @matplotlib.rc_context(STYLE)
@@ -110,7 +112,7 @@ def reliability_diagram(confidence: ArrayLike, accuracy: ArrayLike, count: Array
     conf, acc = np.where(full, conf, 0.0), np.where(full, acc, 0.0)
     share = num / max(num.sum(), 1.0)
     centre, width = (np.arange(len(num)) + 0.5) / len(num), 1 / len(num)
-    figure = Figure(figsize=(4.4, 5.2))
+    figure = Figure(figsize=(4.6, 5.2))
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     top.bar(centre[full], acc[full], width, color=BLUE, edgecolor="white", label="accuracy")
     for part, colour, label in [
@@ -122,8 +124,9 @@ def reliability_diagram(confidence: ArrayLike, accuracy: ArrayLike, count: Array
             top.bar(centre[part], gap, width, acc[part], label=label, **style)
     top.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=1, label="calibrated")
     ece = 100 * float((share * abs(conf - acc)).sum())
-    title = f"Expected calibration error {ece:.2f} %\n"
-    top.set_title(f"{title}accuracy {100 * float((share * acc).sum()):.2f} %, n = {num.sum():,.0f}")
+    right = 100 * float((share * acc).sum())
+    parts = f"calibration error {ece:.2f} %, accuracy {right:.2f} %, n = {num.sum():,.0f}"
+    top.set_title(f"Reliability\n{parts}")
     top.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
     top.legend(loc="upper left")
     bottom.bar(centre[full], num[full], width, color=GREY, edgecolor="white")
@@ -167,9 +170,9 @@ def predicted_against_true(true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> 
         rmse = math.sqrt(float(np.mean((y[k] - m[k]) ** 2)))
         inside = 100 * float(np.mean(abs(y[k] - m[k]) <= 2 * s[k]))
         name = "Predicted against true" if T == 1 else f"Target {k + 1}"
-        count = f"{N:,}" if len(shown) == N else f"{N:,} ({len(shown)} drawn)"
-        axes.set_title(f"{name}\nRMSE {rmse:.4g}, {inside:.1f} % within ± 2 std, n = {count}")
-        axes.set(xlabel="true", ylabel="predicted")
+        axes.set_title(f"{name}\nRMSE {rmse:.4g}, {inside:.1f} % within ± 2 std, n = {N:,}")
+        drawn = "" if len(shown) == N else f" ({len(shown):,} of {N:,} points drawn)"
+        axes.set(xlabel=f"true{drawn}", ylabel="predicted")
         axes.legend(loc="upper left")
     return figure
 

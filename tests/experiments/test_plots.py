@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 
+from gramian.experiments.plots import style
 from gramian.experiments.plots import training_plots as plots
 from gramian.train.predict.metrics import ClassificationMetrics
 
@@ -30,7 +32,7 @@ ROWS = [epoch(n) for n in range(30)]
 def drawn(figure):
     """Draw it, as only then matplotlib lays out and complains; its axes."""
     assert isinstance(figure, Figure)
-    figure.canvas.draw()
+    figure.draw_without_rendering()  # canvas.draw() does nothing without a backend
     return figure.axes
 
 
@@ -145,6 +147,86 @@ def test_confusion_has_numbers_for_few_classes(num_classes):
     assert not axes.images[0].get_array()[0].any()
 
 
+HOSTILE = ["x" * 200, "日本語の名前", "two\nlines\t", "$", "", "a\u200bb", "кириллица"]
+
+
+def tick_texts(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_hostile_class_names_fit_and_have_glyphs(monkeypatch):
+    """A character without a glyph is a warning of matplotlib, and so an error here."""
+    ours = [font for font in fontManager.ttflist if font.name.startswith(("DejaVu", "Last"))]
+    monkeypatch.setattr(fontManager, "ttflist", ours)  # as on a system without other fonts
+    figure = plots.confusion_matrix(np.eye(7), HOSTILE)
+    axes, _ = drawn(figure)
+    shown = tick_texts(axes)
+    assert shown == ["0: xxxxxxxxxx…xxxxxxxxxx", "class 1", "two lines", "$", "class 4", "ab",
+                     "кириллица"]  # fmt: skip
+    assert "no installed font" in figure.get_supxlabel()
+    box, window = axes.get_tightbbox(), figure.bbox
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert axes.get_window_extent().width > window.width / 3
+    images, p = torch.zeros(7, 1, 4, 4, dtype=torch.uint8), torch.eye(7)
+    panels = drawn(plots.certain_images(images, torch.arange(7), p, HOSTILE))
+    assert {len(panel.get_title().splitlines()) for panel in panels} == {3}
+
+
+def test_a_font_that_has_the_characters_is_taken(monkeypatch):
+    monkeypatch.setattr(style, "_installed", lambda: {"DejaVu Sans": "ours", "Chinese": "theirs"})
+    codes = {"ours": range(128), "theirs": map(ord, "日本語 ")}
+    monkeypatch.setattr(style, "_characters", lambda path: frozenset(codes[path]))
+    codes = {path: frozenset(values) for path, values in codes.items()}
+    assert style.class_labels(["日本語", "cat"]) == style.Labels(
+        ["日本語", "cat"], ["DejaVu Sans", "Chinese"]
+    )
+    assert style.class_labels(["日本語" * 9], width=16).texts == ["0: 日本語…日本語"]
+    assert style.class_labels(["한국어"]).texts == ["class 0"]
+
+
+def test_titles_are_one_line_with_glyphs():
+    figure = Figure()
+    style.set_title(figure, "a\nrun $of$ " + "long " * 40)
+    drawn(figure)
+    assert figure.get_suptitle().startswith("a run $of$ long")
+    assert len(figure.get_suptitle()) <= 90
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([31.0, 34.0], {"30", "40"}),
+        ([0.5, 3.9], {"0.5", "1", "2"}),
+        ([7.0], {"5", "10"}),
+        ([1e-3, 1e3], {"$\\mathdefault{10^{-3}}$", "$\\mathdefault{10^{3}}$"}),
+    ],
+)
+def test_short_logarithmic_axes_have_plain_ticks(values, expected):
+    (axes,) = drawn(plots.kl_terms([{"epoch": 1, **{f"kl/{v}": v for v in values}}]))
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), tick_texts(axes), strict=True)
+    inside = {text for place, text in ticks if low <= place <= high}
+    assert expected <= inside
+    assert not [text for text in inside if "times" in text]
+
+
+@pytest.mark.parametrize(("num", "targets"), [(800, 1), (30, 4), (1, 1)])
+def test_predictions_of_a_regression(num, targets):
+    y = RNG.normal(size=(num, targets))
+    std = np.full_like(y, 0.5)
+    mean = y + 0.6
+    mean[: num // 2] += 1.0  # beyond two standard deviations
+    panels = drawn(plots.predicted_against_true(y, mean, std))
+    assert len([panel for panel in panels if panel.axison]) == targets
+    inside = 100 * (num - num // 2) / num
+    rmse = math.sqrt(np.mean((mean - y)[:, 0] ** 2))
+    assert f"RMSE {rmse:.4g}, {inside:.1f} % within ± 2 std, n = {num:,}" in panels[0].get_title()
+    assert (panels[0].get_xlabel() == "true") == (num <= 500)
+    low, high = panels[0].containers[0][2][0].get_segments()[0][:, 1]
+    assert high - low == pytest.approx(4 * 0.5)
+
+
 @pytest.mark.parametrize(
     ("num", "channels", "count"), [(30, 3, 8), (3, 1, 8), (1, 1, 1), (9, 2, 4)]
 )
@@ -171,8 +253,8 @@ def test_certain_images_are_sorted_and_mistakes_are_red(num, channels, count):
 @pytest.mark.parametrize(("num", "channels"), [(1, 1), (10, 1), (64, 3), (512, 3), (5, 4)])
 def test_inducing_patches_fill_a_grid(num, channels):
     (axes,) = drawn(plots.inducing_patches(torch.randn(num, channels, 3, 3)))
-    expected = f"64 of {num} inducing" if num > 64 else f"{num} inducing"
-    assert axes.get_title().startswith(expected)
+    expected = f"64 of {num}, 3×3" if num > 64 else f"{num}, 3×3"
+    assert axes.get_title().startswith(f"Inducing patches\n{expected}")
     image = axes.images[0].get_array()
     assert image.min() >= 0
     assert image.max() <= 1
@@ -190,6 +272,8 @@ def test_what_does_not_fit_is_refused():
         plots.confusion_matrix(np.eye(2), ["a", "b", "c"])
     with pytest.raises(ValueError, match="must agree"):
         plots.certain_images(np.zeros((0, 1, 2, 2)), [], np.zeros((0, 2)), ["a", "b"])
+    with pytest.raises(ValueError, match=r"must agree, got \(3, 1\), \(2, 1\), \(3, 1\)"):
+        plots.predicted_against_true(np.ones((3, 1)), np.ones((2, 1)), np.ones((3, 1)))
     with pytest.raises(ValueError, match="patches must have shape"):
         plots.inducing_patches(np.zeros((2, 3, 3)))
 
