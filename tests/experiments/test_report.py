@@ -1,11 +1,13 @@
 """Reports of result folders that are built here, so that every number is known."""
 
 import base64
+import itertools
 import json
 import re
 from html.parser import HTMLParser
 
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from scipy import stats
 
@@ -14,10 +16,11 @@ from gramian.experiments.plots.training_plots import Figure, save
 from gramian.experiments.published import quoted_rows
 from gramian.experiments.report import latex, markdown
 from gramian.experiments.report.curve_figures import curve_figure
-from gramian.experiments.report.gather import gather
+from gramian.experiments.report.gather import ReportError, gather
 from gramian.experiments.report.grids import precision_grids, result_grid
+from gramian.experiments.report.plain_runs import plain_grid
+from gramian.experiments.report.results import PlainRun, Run
 from gramian.experiments.report.write import write_report
-from gramian.train.data.errors import DataError, DataMissingError
 
 EVIL = '<img src=x onerror="alert(1)"> & _50% | $x$'
 ROWS = {  # key: (label, published, difference, {seed: (accuracy, log-likelihood), epoch, or None})
@@ -207,6 +210,15 @@ def test_p_values_are_welchs_against_the_headline(lines):
     assert float(text) == pytest.approx(likelihood, rel=1e-3)
 
 
+def test_metrics_may_be_recorded_by_either_name(tmp_path):
+    """result.json said ``figures`` before it said ``metrics``."""
+    make_table(tmp_path)
+    path = tmp_path / "headline" / "seed0" / "result.json"
+    facts = json.loads(path.read_text())
+    write_json(path, {"metrics": facts.pop("figures"), **facts})
+    assert gather([tmp_path]).tables[0].rows[0].runs[0].accuracy == 0.6
+
+
 def test_scales_cannot_be_confused(runs, tmp_path):
     small, paper = (
         result_grid(gather([runs / name]).tables[0]) for name in ("table3-small", "table1-paper")
@@ -262,6 +274,75 @@ def test_log_likelihoods_of_networks_are_not_clipped(tmp_path):
     first, second = (row.runs[0] for row in gather([tmp_path]).tables[0].rows[:2])
     assert (first.log_likelihood, first.clipped) == (-99.0, False)
     assert second.clipped
+
+
+# ---- plain runs ----
+
+
+def make_plain_run(folder, metrics, **settings) -> None:
+    """A run folder as ``gramian train`` leaves it; unfinished without metrics."""
+    config = {"kind": "dense", "data": "wine", "lr": 0.01, "seed": 0, "model": {"nu": 1.0}}
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | settings))
+    rows = [{"epoch": e, "seconds": 0.5, "objective": -1.0 / e, "test_rmse": 1 / e} for e in (1, 2)]
+    if folder.name != "b":  # a figure takes a second
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if metrics is not None:
+        facts = {"figures": {"test": metrics}, "epochs": 2, "train_seconds": 1.0}
+        write_json(folder / "result.json", facts)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    accuracy = {"accuracy": 0.9, "log_likelihood": -0.3, "log_likelihood_clipped": -0.2}
+    make_plain_run(tmp_path / "a", accuracy)
+    make_plain_run(tmp_path / "b", {"rmse": 0.5, "coverage95": 0.94}, lr=0.1, model={"nu": 2.0})
+    make_plain_run(tmp_path / EVIL.replace("/", ""), None, seed=1, kind="network", model={"w": 3})
+    write_json(tmp_path / "c" / "failure.json", {"epoch": 2, "reason": "not finite"})
+    (tmp_path / "c" / "config.yaml").write_text("seed: 3\nlr: 0.01\nkind: dense\ndata: wine\n")
+    return tmp_path
+
+
+def test_plain_runs_are_a_table_of_metrics_and_of_settings_that_differ(plain):
+    grid = plain_grid(gather([plain]).plain_runs)
+    assert grid.headings == ("Run", "Accuracy (%)", "RMSE", "Log-likelihood",
+                             "Coverage of 95 % intervals (%)", "Epochs", "s / epoch",
+                             "kind", "lr", "seed")  # fmt: skip
+    found = {line.label: [cell.text for cell in line.cells] for line in grid.lines}
+    assert found["a"] == ["90.00", "–", "−0.3000", "–", "2", "0.500", "dense", "0.01", "0"]
+    assert found["b"] == ["–", "0.5000", "–", "94.0", "0", "0.500", "dense", "0.1", "0"]
+    assert found["c"] == ["–", "–", "–", "–", "0", "–", "dense", "0.01", "3"]
+    assert {line.label: line.note for line in grid.lines} == {
+        "a": "", "b": "", "c": "failed", EVIL.replace("/", ""): "unfinished",
+    }  # fmt: skip
+    assert grid.failures == ("c, epoch 2: not finite",)
+
+
+def test_only_so_many_settings_have_columns():
+    runs = [
+        PlainRun(str(k), {f"s{n}": k for n in range(11)}, Run(0, {}, False, None, None, (), None))
+        for k in range(2)
+    ]
+    grid = plain_grid(runs)
+    assert grid.headings[-8:] == tuple(f"s{n}" for n in range(8))
+    assert grid.notes[-1] == "They differ in more settings: s8, s9, s10."
+
+
+def test_a_report_of_plain_runs(plain, tmp_path):
+    paths = write_report(plain, tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<h1>Deep kernel machines: runs</h1>" in page
+    assert page.count("<img ") == 2  # a and the one under way
+    assert 'onerror="' not in page
+    assert {path.suffix for path in paths} == {".html", ".md", ".tex", ".png", ".pdf"}
+    assert [found.key for found in gather([plain / "a"]).plain_runs] == ["a"]
+
+
+@pytest.mark.parametrize("text", ["{", "- 1", "just text"])
+def test_a_damaged_config_is_named(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ReportError, match=r"config\.yaml is damaged"):
+        gather([tmp_path])
 
 
 # ---- Markdown and LaTeX ----
@@ -347,6 +428,24 @@ def test_the_page_is_whole_and_escapes_labels(runs, report):
     assert "abc123def456" in text
 
 
+def test_headings_have_even_levels(runs, report):
+    """A title, a heading per section, and the same parts below each."""
+    html = (runs / "report/report.html").read_text()
+    text = (runs / "report/report.md").read_text()
+    markdown = [line for line in text.splitlines() if line.startswith("#")]
+    assert [line.split()[0] for line in markdown].count("#") == 1
+    assert {line for line in markdown if line.startswith("### ")} == {
+        "### Rows", "### Notes", "### Failures",
+    }  # fmt: skip
+    titles = re.findall(r"<h2[^>]*>([^<]*)</h2>", html)
+    assert len(titles) == 5
+    assert all(re.match(r"(Table \d|Figure): ", title) for title in titles[:4])
+    assert set(re.findall(r"<h3>([^<]*)</h3>", html)) == {"Notes", "Failures", "Learning curves"}
+    levels = [int(level) for level in re.findall(r"<h([1-6])", html)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
 def test_every_row_with_epochs_is_drawn(runs, report):
     folder = runs / "report"
     names = {path.name for path in report if path.parent == folder / "figures"}
@@ -405,14 +504,14 @@ def test_the_command_writes_to_its_runs_and_lists_the_files(tmp_path, capsys):
 
 
 def test_no_results(tmp_path):
-    with pytest.raises(DataMissingError, match=r"no results in .* no experiment\.json"):
+    with pytest.raises(ReportError, match=r"no results in .* experiment\.json .* config\.yaml"):
         run([str(tmp_path)])
-    with pytest.raises(DataMissingError, match="nowhere is no folder"):
+    with pytest.raises(ReportError, match="nowhere is no folder"):
         run([str(tmp_path / "nowhere")])
     write_json(tmp_path / "experiment.json", {"kind": "conditions", "title": "Conditions"})
-    with pytest.raises(DataMissingError, match=r"no figure\.png"):
+    with pytest.raises(ReportError, match=r"no figure\.png"):
         run([str(tmp_path)])
-    assert DataMissingError.exit_code == 4
+    assert ReportError.exit_code == 4
 
 
 @pytest.mark.parametrize(
@@ -427,8 +526,8 @@ def test_no_results(tmp_path):
             "is damaged: 'NoneType'",
         ),
         ("headline/seed1/result.json", "", "is damaged"),
-        ("headline/seed1/result.json", "[]", "not a JSON object"),
-        ("headline/seed1/result.json", '{"figures": {}}', "no complete test figures: 'test'"),
+        ("headline/seed1/result.json", "[]", "is damaged: it holds no names"),
+        ("headline/seed1/result.json", '{"figures": {}}', "no complete test metrics: 'test'"),
         ("headline/seed1/metrics.jsonl", '{"epoch": 1}\n{"ep', "line 2 is damaged"),
         ("headline/seed1/metrics.jsonl", "{}\n", "line 1 is damaged: no epoch"),
         ("headline/seed1/env.json", "\0", "is damaged"),
@@ -438,7 +537,7 @@ def test_no_results(tmp_path):
 def test_damaged_files_are_named(tmp_path, name, text, message):
     make_table(tmp_path)
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(ReportError, match=message) as caught:
         gather([tmp_path])
     assert str(tmp_path / name) in str(caught.value)
 
@@ -450,5 +549,5 @@ def test_damaged_files_are_named(tmp_path, name, text, message):
 def test_wrong_experiments_are_refused(tmp_path, change, message):
     published = "what" if not change else None
     make_table(tmp_path, {"headline": ("Full", published, "", {})}, **change)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ReportError, match=message):
         gather([tmp_path])

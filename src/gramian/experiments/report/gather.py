@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -122,10 +122,7 @@ def _row(folder: Path, facts: Json, planned: int) -> RowResults:
 
 def _plain_run(key: str, folder: Path) -> PlainRun:
     path = folder / "config.yaml"
-    try:
-        settings = dict(_flat(yaml.safe_load(_text(path))))
-    except (yaml.YAMLError, AttributeError) as error:
-        raise ReportError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    settings = dict(_flat(_mapping(yaml.safe_load, _text(path), str(path))))
     return PlainRun(key, settings, _run(settings.get("seed", 0), folder, clips=False))
 
 
@@ -149,9 +146,10 @@ def _run(seed: int, folder: Path, clips: bool, needed: Sequence[str] = ()) -> Ru
         result = _json(result_path)
         try:
             recorded = result["metrics"] if "metrics" in result else result["figures"]
-            metrics = {name: float(value) for name, value in recorded["test"].items()}
-            for name in needed:
-                metrics[name]
+            test = recorded["test"] if needed else recorded.get("test", {})
+            metrics = {name: float(value) for name, value in test.items()}
+            if lacking := [name for name in needed if name not in metrics]:
+                raise KeyError(", ".join(lacking))
             if not seconds and result.get("epochs"):
                 seconds = [result["train_seconds"] / result["epochs"]]
         except (KeyError, TypeError) as error:
@@ -179,23 +177,23 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> Json:
-    return _object(_text(path), str(path))
+    return _mapping(json.loads, _text(path), str(path))
 
 
 def _epochs(path: Path) -> list[Json]:
     rows = []
     for number, line in enumerate(_text(path).splitlines() if path.exists() else [], 1):
-        rows.append(_object(line, f"{path}, line {number}"))
+        rows.append(_mapping(json.loads, line, f"{path}, line {number}"))
         if "epoch" not in rows[-1]:
             raise ReportError(f"{path}, line {number} is damaged: no epoch")
     return rows
 
 
-def _object(text: str, where: str) -> Json:
+def _mapping(read: Callable[[str], Any], text: str, where: str) -> Json:
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ReportError(f"{where} is damaged: {error}") from error
+        value = read(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ReportError(f"{where} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
-        raise ReportError(f"{where} is damaged: not a JSON object")
+        raise ReportError(f"{where} is damaged: it holds no names with values")
     return value
