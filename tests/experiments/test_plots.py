@@ -60,6 +60,13 @@ def test_learning_curves_have_three_panels_and_bend_an_enormous_axis():
     assert "$−10^{4}$" in labels
 
 
+def test_regressions_have_a_panel_of_errors():
+    rows = [{"epoch": n, "objective": -1.0, "test_rmse": 1.0 / n} for n in (1, 2)]
+    _, error = drawn(plots.learning_curves(rows))
+    assert error.get_title() == "Root mean squared error"
+    assert list(lines(error)["test"].get_ydata()) == [1.0, 0.5]
+
+
 def test_an_enormous_end_bends_the_axis_upwards():
     rows = [{"epoch": n, "objective": 1.0 if n < 9 else 1e4} for n in range(10)]
     (axes,) = drawn(plots.learning_curves(rows))

@@ -36,7 +36,7 @@ SPLITS = {"train": GREEN, "validation": ORANGE, "test": BLUE}
 
 @matplotlib.rc_context(STYLE)
 def learning_curves(rows: Rows) -> Figure:
-    """Objective, accuracy and log-likelihood over the epochs, a panel each if it was recorded.
+    """Objective, accuracy or error, and log-likelihood over the epochs, as far as recorded.
 
     The legend gives last values. A panel whose first values are enormous has a linear axis for
     most values and a logarithmic one beyond, and says so.
@@ -45,11 +45,14 @@ def learning_curves(rows: Rows) -> Figure:
         "objective": ("objective", BLACK),
         "expected_log_likelihood": ("expected log-likelihood", RED),
     }
-    accuracy = {f"{split}_accuracy": (split, colour) for split, colour in SPLITS.items()}
-    likelihood = {f"{split}_log_likelihood": (split, colour) for split, colour in SPLITS.items()}
+    accuracy, rmse, likelihood = (
+        {f"{split}_{metric}": (split, colour) for split, colour in SPLITS.items()}
+        for metric in ("accuracy", "rmse", "log_likelihood")
+    )
     panels = [
         ("Objective", "nats per example", objective),
         ("Accuracy", "correct (%)", accuracy),
+        ("Root mean squared error", "in units of the targets", rmse),
         ("Log-likelihood", "nats per example", likelihood),
     ]
     recorded = [p for p in panels if any(_is_drawable(_curve(rows, key)) for key in p[2])]
@@ -257,7 +260,8 @@ def _bend_axis(axes: Axes, values: NDArray[np.float64]) -> None:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+    text = f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+    return text.replace("-", "−")
 
 
 def _nothing(message: str) -> Figure:
