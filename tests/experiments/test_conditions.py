@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from gramian.experiments.conditions import sweep_runs as conditions_run
+from gramian.experiments.conditions.sine_toy import Toy, TwoClasses
 from gramian.experiments.conditions.sweep import FIGURES, Figure, load_published
 from gramian.experiments.conditions.sweep_runs import Task, run_figure, tasks_of
-from gramian.experiments.conditions.toy import Toy, TwoClasses
 from gramian.experiments.pool import JobsFailed
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import NotPSDError

@@ -11,7 +11,7 @@ from gramian.experiments.cost import simulation as run
 from gramian.experiments.cost.cost_text import as_text
 from gramian.experiments.cost.device import REASONS, Rates
 from gramian.experiments.cost.simulation import read_preset, simulate
-from gramian.experiments.cost.steps import Memory, StepCost, dkm_step, network_step
+from gramian.experiments.cost.step_cost import Memory, StepCost, dkm_step, network_step
 from gramian.experiments.cost.trace import traced
 from gramian.gram.fast import passes
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig

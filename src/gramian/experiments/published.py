@@ -14,9 +14,9 @@ Metric = Literal["accuracy", "log_likelihood"]
 
 @dataclass(frozen=True)
 class Curve:
-    """Figures of one run against the epoch, thinned; the first epoch is 1.
+    """Metrics of one run against the epoch, thinned; the first epoch is 1.
 
-    Test figures are those after the epoch; training figures are means over the epoch, with noise.
+    Test metrics are those after the epoch; training metrics are means over the epoch, with noise.
     """
 
     epochs: tuple[int, ...]
@@ -28,7 +28,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One seed; the final figures are None if it stopped with a numerical error."""
+    """One seed; the final metrics are None if it stopped with a numerical error."""
 
     seed: int
     epochs: int  # complete ones
@@ -41,7 +41,7 @@ class PublishedRun:
 class PublishedExperiment:
     """All seeds of one setting.
 
-    Final figures are those of the evaluation after training for deep kernel machines, and of the
+    Final metrics are those of the evaluation after training for deep kernel machines, and of the
     last epoch for networks.
     """
 
@@ -53,7 +53,7 @@ class PublishedExperiment:
     runs: tuple[PublishedRun, ...]
 
     def values(self, metric: Metric) -> tuple[float, ...]:
-        """The figure of each run that was completed."""
+        """The metric of each run that was completed."""
         found = (getattr(run, metric) for run in self.runs)
         return tuple(value for value in found if value is not None)
 
@@ -104,7 +104,7 @@ def printed_p_values() -> tuple[PrintedP, ...]:
 
 
 def quoted_rows(table: str) -> tuple[PrintedRow, ...]:
-    """The rows of a table that the paper quotes from elsewhere; none for a table of our own."""
+    """The rows of a table that the paper quotes from elsewhere; none for another table."""
     return tuple(row for row in printed_tables().get(table, ()) if row.experiment is None)
 
 

@@ -65,7 +65,7 @@ def measure_training(subjects: dict[str, Subject], config: BenchConfig) -> Resul
         for name, subject in subjects.items()
     }
     return {
-        **_figures("train", compare(steps, config.repeats)),
+        **_times("train", compare(steps, config.repeats)),
         "flops": {f"{name}_train": count_flops(step) for name, step in steps.items()},
     }
 
@@ -81,8 +81,8 @@ def measure_prediction(subjects: dict[str, Subject], config: BenchConfig) -> Res
 
     batches, singles = forward(config.batch), forward(1)
     return {
-        **_figures("predict", compare(batches, config.repeats)),
-        **_figures("latency", compare(singles, LATENCY_REPEATS, LATENCY_CALLS)),
+        **_times("predict", compare(batches, config.repeats)),
+        **_times("latency", compare(singles, LATENCY_REPEATS, LATENCY_CALLS)),
         "flops": {f"{name}_predict": count_flops(call) for name, call in batches.items()},
     }
 
@@ -100,7 +100,7 @@ def measure_memory(config: BenchConfig) -> dict[str, int]:
     return {name: memory_of_training(name, config) for name in SUBJECTS}
 
 
-def _figures(name: str, comparison: Comparison) -> Result:
+def _times(name: str, comparison: Comparison) -> Result:
     return {
         f"{name}_ratio": comparison.ratio(),
         f"{name}_ratio_spread": comparison.spread(),

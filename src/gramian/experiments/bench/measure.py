@@ -50,7 +50,7 @@ def compare(
     Args:
         functions: what to call, by name.
         repeats: turns that count, after a few that do not.
-        calls: calls a turn, for functions so short that one call says little.
+        calls: calls per turn, for functions so short that one call says little.
     """
     times: Seconds = {name: [] for name in functions}
     for turn in range(WARM_UPS + repeats):

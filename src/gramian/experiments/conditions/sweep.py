@@ -1,7 +1,7 @@
 """What the figures on condition numbers are made of: one training of the sine toy for each curve.
 
 The defaults of ``Curve`` are the toy without any regularisation of its Gram layer; each line of the
-lists below says what a curve has instead. As published, each curve has data of its own, so that
+lists below says what a curve has instead. As published, each curve has other data, so that
 neighbouring curves differ by their data too.
 """
 

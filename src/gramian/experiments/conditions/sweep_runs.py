@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from gramian.experiments.conditions.sine_toy import MODEL_SEED, Toy, check_same_config, config_of
 from gramian.experiments.conditions.sweep import Curve, Figure
-from gramian.experiments.conditions.toy import MODEL_SEED, Toy, check_same_config, config_of
 from gramian.experiments.pool import run_jobs
 from gramian.gram.errors import NumericalError
 from gramian.train.record.checkpoint import CheckpointError

@@ -48,8 +48,8 @@ def _heading(result: Mapping[str, Any]) -> list[str]:
     widths = "-".join(map(str, result["widths"]))
     wanted = "as this preset asks" if result["checkpointing_in_preset"] else "not so in this preset"
     return [
-        f"preset {result['preset']}: widths {widths}, {result['batch']} images a step, "
-        f"{result['images']:,} an epoch",
+        f"preset {result['preset']}: widths {widths}, {result['batch']} images per step, "
+        f"{result['images']:,} per epoch",
         f"An {result['kind']}.",
         f"Checkpointed: every layer is computed again in the backward pass ({wanted}).",
         "Network: the ResNet of the same widths, with Adam.",
@@ -77,11 +77,11 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 
     return [
         _row("", [*MODELS.values(), *(["published"] if published else [])]),
-        row("TFLOP of a step", result["step_flops"], _in_units(1e12), "step_flops"),
-        row("PFLOP of an epoch", result["epoch_flops"], _in_units(1e15), "epoch_flops"),
+        row("TFLOP per step", result["step_flops"], _in_units(1e12), "step_flops"),
+        row("PFLOP per epoch", result["epoch_flops"], _in_units(1e15), "epoch_flops"),
         "memory of a step, GB",
         *(row(f"  {text}", _column(memory, key), _in_units(1e9)) for key, text in MEMORY.items()),
-        "seconds of an epoch on an A100",
+        "seconds per epoch on an A100",
         *(row(f"  {text}", _column(seconds, key), _rounded) for key, text in SECONDS.items()),
         row("  all, about", _column(seconds, "total"), _rounded, "epoch_seconds"),
         row(f"{run['epochs']:,} epochs", run["seconds"], duration, "run_seconds"),
@@ -97,7 +97,7 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 def _brackets(published: Mapping[str, Any]) -> list[str]:
     low, high = (published[f"ours_at_{rate}_rate_seconds"] for rate in ("network", "published"))
     return _wrapped(
-        f"Published: {published['epoch_seconds']:.0f} s an epoch, and about "
+        f"Published: {published['epoch_seconds']:.0f} s per epoch, and about "
         f"{published['network_epoch_seconds']:.0f} s for the network, which sets product_share. "
         f"Two cruder guesses for ours, not checkpointed: {low:.0f} s at the network's FLOP/s, "
         f"{high:.0f} s at those of the published implementation."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gramian.experiments.cost.steps import StepCost
+from gramian.experiments.cost.step_cost import StepCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Rates:
 REASONS = {
     "product_peak": "FLOP/s of products and convolutions: TF32 tensor cores, data sheet",
     "product_share": "of that, sustained: the share that gives the network of the paper's widths "
-    "its published 45 s an epoch, at the same batch size",
+    "its published 45 s per epoch, at the same batch size",
     "solve_peak": "FLOP/s of Cholesky factors and triangular solves: float32, data sheet",
     "solve_share": "of that, sustained: assumed, not measured",
     "bandwidth": "bytes a second, for all other operations and Adam, none fused: data sheet, 40 GB",

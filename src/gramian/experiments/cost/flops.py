@@ -51,13 +51,13 @@ def added_product_flops(_: Shape, a: Shape, b: Shape, *__: object, **___: object
 
 
 def cholesky_flops(matrix: Shape, *_: object, **__: object) -> int:
-    """P³/3 a matrix."""
+    """P³/3 per matrix."""
     *layers, P, _P = matrix
     return prod(layers) * P**3 // 3
 
 
 def triangular_solve_flops(matrix: Shape, right: Shape, *_: object, **__: object) -> int:
-    """P² a right-hand side."""
+    """P² per right-hand side."""
     return matrix[-1] * prod(right)
 
 

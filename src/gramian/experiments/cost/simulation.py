@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gramian.experiments.cost.device import REASONS, Rates, Seconds
-from gramian.experiments.cost.steps import StepCost, dkm_step, network_step
+from gramian.experiments.cost.step_cost import StepCost, dkm_step, network_step
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.data.downloads.registry import REGISTRY
@@ -30,7 +30,7 @@ Result = dict[str, Any]
 
 
 def simulate(scale: str) -> Result:
-    """All figures of a scale, as plain values. Sizes in bytes, times in seconds."""
+    """All numbers of a scale, as plain values. Sizes in bytes, times in seconds."""
     config, model = read_preset(scale)
     batch, images = config.batch_size, num_images(config)
     costs = {
@@ -66,7 +66,7 @@ def simulate(scale: str) -> Result:
         "epoch_seconds": {
             name: {**asdict(own), "total": own.total} for name, own in seconds.items()
         },
-        "run": run_figures(seconds, config.max_epochs),
+        "run": run_seconds(seconds, config.max_epochs),
         "published": published(costs, steps, config.max_epochs) if scale == "paper" else None,
     }
 
@@ -90,14 +90,14 @@ def num_images(config: TrainConfig) -> int:
 
 
 def calibrated_rates(network: StepCost | None) -> Rates:
-    """Rates at which the network of the paper's widths takes its published time an epoch."""
+    """Rates at which the network of the paper's widths takes its published time per epoch."""
     config, model = read_preset("paper")
     network = network or network_step(model, config.batch_size)
     steps = num_images(config) / config.batch_size
     return Rates().calibrated(network, PUBLISHED["network_epoch_seconds"] / steps)
 
 
-def run_figures(seconds: dict[str, Seconds], epochs: int) -> Result:
+def run_seconds(seconds: dict[str, Seconds], epochs: int) -> Result:
     """GPU seconds of a run and of all seeds, evaluations not included."""
     runs = {name: own.total * epochs for name, own in seconds.items()}
     return {
@@ -134,6 +134,6 @@ def _difference(parameters: int) -> str:
     if more:
         return f"{more:+,} beside the published number: this is not the paper's model"
     return (
-        f"as published; the released code has {PUBLISHED['unused_scalars']} scalars more, one a "
+        f"as published; the released code has {PUBLISHED['unused_scalars']} scalars more, one per "
         "Gram layer, that nothing uses"
     )

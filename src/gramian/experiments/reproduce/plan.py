@@ -25,7 +25,7 @@ class Changes:
         epochs: of the headline; rows with fewer epochs shrink with it.
         data: data set; all of its training points, unless ``train_size`` says how many.
         data_dir: where data sets are stored.
-        precision: of all rows but those with a precision of their own (float64).
+        precision: of all rows but those that set a precision (float64).
     """
 
     epochs: int | None = None
