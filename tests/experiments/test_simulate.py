@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from gramian.experiments.cli.main import main
 from gramian.experiments.cost import simulation as run
 from gramian.experiments.cost.cost_text import as_text
 from gramian.experiments.cost.device import REASONS, Rates
+from gramian.experiments.cost.flops import count_flops
 from gramian.experiments.cost.simulation import read_preset, simulate
 from gramian.experiments.cost.step_cost import Memory, StepCost, dkm_step, network_step
 from gramian.experiments.cost.trace import traced
 from gramian.gram.fast import passes
+from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.train.config import ConfigError
 from gramian.train.objective import objective
@@ -78,6 +81,16 @@ def test_passes_are_what_is_read_and_written():
         assert trace.solve_flops == 6**3 // 3
         trace.reset()
         assert (trace.operations, trace.pass_bytes, trace.product_flops) == (0, 0, 0)
+
+
+def test_a_traced_step_has_the_flops_that_are_counted():
+    """Of products and solves; ``test_flops.py`` has the formulas."""
+    cost = network_step(SMALL, 4)
+    with torch.device("meta"):
+        network = ResNet(SMALL.image_shape, 10, SMALL.num_inducing, 1, SMALL.strides)
+        images, labels = torch.empty(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
+        expected = count_flops(lambda: cross_entropy(network(images), labels).backward())
+    assert cost.flops == expected
 
 
 def test_convolutions_keep_channels_where_cudnn_does():
@@ -178,10 +191,11 @@ def check_sizes(paper):
 
 
 def check_flops(paper):
-    """Those of test_flops.py."""
+    """A step of the DKM (512, 1024, 2048 inducing points, 256 images) costs twice a network's."""
     flops = {name: value / 1e12 for name, value in paper["step_flops"].items()}
     assert flops["plain"] == pytest.approx(29.2, abs=0.1)
     assert flops["network"] == pytest.approx(16.0, abs=0.05)
+    assert flops["plain"] <= 30  # the published implementation: 42.7
     assert flops["plain"] < flops["checkpointed"] < paper["published"]["step_flops"] / 1e12
     assert paper["epoch_flops"]["plain"] == pytest.approx(
         paper["step_flops"]["plain"] * 50_000 / 256
@@ -262,7 +276,7 @@ def test_wrong_words(monkeypatch, capsys):
     known = {name: path for name, path in presets().items() if name != "small_cifar10"}
     monkeypatch.setattr("gramian.train.presets.presets", lambda: known)
     for words, message in (
-        (["--scale", "small"], "reads the preset small_cifar10, which is not there"),
+        (["--scale", "small"], "unknown preset 'small_cifar10'; known are "),
         (["runs/some", "--scale", "paper"], "not both"),
         (["--scale", "huge"], "huge"),
     ):
