@@ -27,17 +27,18 @@ class Evaluation:
     Args:
         metrics: of all data points.
         predictions: class probabilities [N, C]; or means and variances of the targets, [2, N, T].
+            None: to be computed where a plot needs them.
     """
 
     metrics: ClassificationMetrics | RegressionMetrics
-    predictions: Tensor
+    predictions: Tensor | None = None
 
 
-def evaluation_of(predictor: Predictor, data: Dataset) -> Evaluation:
-    """Metrics and predictions, for those who do not have them yet."""
+def predictions_of(predictor: Predictor, data: Dataset) -> Tensor:
+    """Class probabilities, or means and variances."""
     if predictor.class_names:
-        return Evaluation(evaluate(predictor, data), predictor.probabilities(data.x))
-    return Evaluation(evaluate(predictor, data), torch.stack(predictor.mean_and_variance(data.x)))
+        return predictor.probabilities(data.x)
+    return torch.stack(predictor.mean_and_variance(data.x))
 
 
 def save_run_plots(
@@ -77,16 +78,20 @@ def run_plots(
         yield "inducing_patches", plots.inducing_patches(patches)
     if test is None:
         return
-    known = evaluation or evaluation_of(predictor, test)
-    metrics, predictions = known.metrics, known.predictions.cpu().numpy()
-    if isinstance(metrics, RegressionMetrics):
-        mean, var = predictions
-        yield "predictions", plots.predicted_against_true(test.y.numpy(), mean, var**0.5)
-        return
-    confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
-    yield "reliability", plots.reliability_diagram(confidence, accuracy, count)
-    counts, names = metrics.confusion.cpu().numpy(), predictor.class_names
-    yield "confusion", plots.confusion_matrix(counts, names)
-    if test.images:
-        images, labels = test.x.numpy(), test.y.numpy()
-        yield "certain_images", plots.certain_images(images, labels, predictions, names)
+    known = evaluation or Evaluation(evaluate(predictor, test))
+    metrics, names = known.metrics, predictor.class_names
+    if isinstance(metrics, ClassificationMetrics):
+        confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
+        yield "reliability", plots.reliability_diagram(confidence, accuracy, count)
+        yield "confusion", plots.confusion_matrix(metrics.confusion.cpu().numpy(), names)
+        if not test.images:
+            return
+    predictions = known.predictions
+    if predictions is None:
+        predictions = predictions_of(predictor, test)
+    values, y = predictions.cpu().numpy(), test.y.numpy()
+    if isinstance(metrics, ClassificationMetrics):
+        yield "certain_images", plots.certain_images(test.x.numpy(), y, values, names)
+    else:
+        mean, var = values
+        yield "predictions", plots.predicted_against_true(y, mean, var**0.5)
