@@ -3,7 +3,7 @@
 On the device ``meta`` a tensor has a shape and no values. All operations of a training step still
 happen, in the order they would have on a GPU, and are counted here as they pass by:
 
-- FLOPs, by ``bench.flops``, those of factorisations and triangular solves apart;
+- FLOPs, by ``cost.flops``, those of factorisations and triangular solves apart;
 - the bytes that all other operations read and write, each by itself: nothing is fused;
 - the bytes of all tensors that exist, and the most there were: a storage counts from the operation
   that makes it until nothing refers to it. Workspaces of libraries and gaps between tensors, which
@@ -13,6 +13,7 @@ happen, in the order they would have on a GPU, and are counted here as they pass
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,23 +45,24 @@ class Trace(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         self._sizes: dict[int, int] = {}  # of live storages, by address
-        self._counter = flop_counter()
+        self._flops = Counter[Any]()  # by operation
+        self._formulas = flop_counter().flop_registry
 
     @property
     def solve_flops(self) -> int:
         """FLOPs of factorisations and triangular solves."""
-        return sum(flops for packet, flops in self._flops().items() if packet in SOLVES)
+        return sum(flops for packet, flops in self._flops.items() if packet in SOLVES)
 
     @property
     def product_flops(self) -> int:
         """FLOPs of products and convolutions."""
-        return sum(flops for packet, flops in self._flops().items() if packet not in SOLVES)
+        return sum(flops for packet, flops in self._flops.items() if packet not in SOLVES)
 
     def reset(self) -> None:
         """Count from here on; what is live stays live."""
         self.operations = self.pass_bytes = 0
         self.peak_bytes = self.live_bytes
-        self._counter.flop_counts.clear()
+        self._flops.clear()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -68,18 +70,18 @@ class Trace(TorchDispatchMode):
         """Do it, and count."""
         result = func(*args, **(kwargs or {}))
         packet = func._overloadpacket
+        formula = self._formulas.get(packet)
+        if formula is not None:
+            self._flops[packet] += formula(*args, **(kwargs or {}), out_val=result)
         if packet is aten.convolution:
             result = _laid_out(result, args[0], args[1])
         results = _tensors(result)
         made = [self._note(tensor) for tensor in results]
         if packet not in ALLOCATIONS and (any(made) or func._schema.is_mutable):
             self.operations += 1
-            if packet in VECTOR_PRODUCTS or packet not in self._counter.flop_registry:
+            if packet in VECTOR_PRODUCTS or formula is None:
                 self.pass_bytes += sum(map(_bytes, [*_tensors((args, kwargs)), *results]))
         return result
-
-    def _flops(self) -> dict[Any, int]:
-        return self._counter.get_flop_counts().get("Global", {})
 
     def _note(self, tensor: Tensor) -> bool:
         """Count a tensor's storage from now on; False if it is counted already."""
@@ -101,7 +103,7 @@ class Trace(TorchDispatchMode):
 def traced() -> Iterator[Trace]:
     """Tensors made inside have no storage, and what happens to them is counted."""
     trace = Trace()
-    with torch.device("meta"), Healthy(), trace, trace._counter:
+    with torch.device("meta"), Healthy(), trace:
         yield trace
 
 

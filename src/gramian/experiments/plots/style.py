@@ -172,7 +172,10 @@ def _columns(text: str) -> int:
 
 
 def log_axis(axes: Axes, which: str = "y") -> None:
-    """A logarithmic axis that has a few plain ticks, also if it is shorter than a decade."""
+    """A logarithmic axis that has a few plain ticks, also if it is shorter than a decade.
+
+    Along x are epochs, which are whole numbers.
+    """
     axis = axes.yaxis if which == "y" else axes.xaxis
     axes.set_yscale("log") if which == "y" else axes.set_xscale("log")
     get, set_limits = getattr(axes, f"get_{which}lim"), getattr(axes, f"set_{which}lim")
@@ -184,7 +187,7 @@ def log_axis(axes: Axes, which: str = "y") -> None:
     if high > 4 * low:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     else:
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=which == "x"))
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axis.set_minor_formatter(NullFormatter())
