@@ -1,1 +1,1 @@
-"""Result folders of ``gramian reproduce`` as tables, figures and one page."""
+"""Results of ``gramian reproduce`` and runs of ``gramian train`` as tables, plots and one page."""
