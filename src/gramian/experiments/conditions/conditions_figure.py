@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
 
-from gramian.experiments.plots.style import BLACK, GREY, STYLE, log_axis, save
+from gramian.experiments.plots.style import BLACK, STYLE, epoch_axis, limit_line, log_axis, save
 
 LIMIT = 1 / float(np.finfo(np.float64).eps)  # beyond it, a condition number is round-off
 PUBLISHED: Any = {"marker": "o", "markersize": 4.5, "linestyle": "", "markeredgecolor": "white"}
@@ -64,17 +64,14 @@ def draw_panel(axes: Axes, panel: Panel, folder: Path, published: dict[str, Publ
         _points(axes, published[panel.published], curve.published, last, colour, PUBLISHED)
         if panel.printed is not None:
             _points(axes, published[panel.printed], curve.published, last, colour, PRINTED)
-    axes.set(title=panel.title, xlabel="epoch")
-    for which in ("x", "y"):
-        log_axis(axes, which)
+    axes.set_title(panel.title)
+    epoch_axis(axes, is_log=True)
+    log_axis(axes)
     if axes.get_ylim()[1] > 1e6 * axes.get_ylim()[0]:
         axes.yaxis.set_major_locator(LogLocator(base=1000, numticks=20))
         axes.yaxis.set_minor_locator(NullLocator())
     if axes.get_ylim()[1] > LIMIT:
-        axes.axhline(LIMIT, color=GREY, linestyle="--", linewidth=1)
-        place = axes.get_yaxis_transform()
-        note = axes.text(0.02, LIMIT, "1/ε of float64", transform=place, fontsize=7)
-        note.set(va="center", bbox={"color": "white", "pad": 1})
+        limit_line(axes, LIMIT, "1/ε of float64")
     axes.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
 
 

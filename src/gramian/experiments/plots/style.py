@@ -171,11 +171,18 @@ def _columns(text: str) -> int:
 # ---- axes ----
 
 
-def log_axis(axes: Axes, which: str = "y") -> None:
-    """A logarithmic axis that has a few plain ticks, also if it is shorter than a decade.
+def epoch_axis(axes: Axes, is_log: bool = False) -> None:
+    """Whole epochs along x."""
+    if is_log:
+        log_axis(axes, "x")
+        axes.xaxis.set_major_formatter("{x:.0f}")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    axes.set_xlabel("epoch (logarithmic)" if is_log else "epoch")
 
-    Along x are epochs, which are whole numbers.
-    """
+
+def log_axis(axes: Axes, which: str = "y") -> None:
+    """A logarithmic axis that has a few plain ticks, also if it is shorter than a decade."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axes.set_yscale("log") if which == "y" else axes.set_xscale("log")
     get, set_limits = getattr(axes, f"get_{which}lim"), getattr(axes, f"set_{which}lim")
@@ -191,3 +198,10 @@ def log_axis(axes: Axes, which: str = "y") -> None:
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def limit_line(axes: Axes, limit: float, text: str) -> None:
+    """A dashed line across, with its name."""
+    axes.axhline(limit, color=GREY, linestyle="--", linewidth=1)
+    note = axes.text(0.02, limit, text, transform=axes.get_yaxis_transform(), fontsize=7)
+    note.set(va="center", bbox={"color": "white", "pad": 1})

@@ -24,7 +24,18 @@ except ImportError as error:
 from gramian.experiments.plots.image_plots import certain_images as certain_images
 from gramian.experiments.plots.image_plots import confusion_matrix as confusion_matrix
 from gramian.experiments.plots.image_plots import inducing_patches as inducing_patches
-from gramian.experiments.plots.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, STYLE, log_axis
+from gramian.experiments.plots.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    STYLE,
+    epoch_axis,
+    limit_line,
+    log_axis,
+)
 from gramian.experiments.plots.style import Figure as Figure
 from gramian.experiments.plots.style import save as save
 
@@ -72,7 +83,7 @@ def learning_curves(rows: Rows) -> Figure:
                 _line(axes, (epochs, values), colour, f"{name} ({last})")
                 everything += [v for v in values if math.isfinite(v)]
         axes.set(title=title, ylabel=unit)
-        _epoch_axis(axes)
+        epoch_axis(axes)
         axes.legend()
         if not percent:
             _bend_axis(axes, np.array(everything))
@@ -87,10 +98,7 @@ def condition_numbers(rows: Rows) -> Figure:
     limit = 1 / float(np.finfo(np.float32).eps)
     for axes in figure.axes:
         if axes.get_yscale() == "log" and axes.get_ylim()[1] > 0.1 * limit:
-            axes.axhline(limit, color=GREY, linestyle="--", linewidth=1)
-            place = axes.get_yaxis_transform()
-            note = axes.text(0.02, limit, "1/ε of float32", transform=place, fontsize=7)
-            note.set(va="center", bbox={"color": "white", "pad": 1})
+            limit_line(axes, limit, "1/ε of float32")
     return figure
 
 
@@ -200,7 +208,7 @@ def _by_layer(rows: Rows, prefix: str, title: str, unit: str) -> Figure:
             _line(axes, curve, to_hex(colour), name)
         log_axis(axes)
         axes.set(title=title, ylabel=unit)
-        _epoch_axis(axes)
+        epoch_axis(axes)
         figure.legend(
             loc="outside right upper",
             ncols=columns,
@@ -231,11 +239,6 @@ def _is_drawable(curve: Curve) -> bool:
 def _line(axes: Axes, curve: Curve, colour: str, label: str) -> None:
     marker = "o" if len(curve[0]) <= 15 or math.isnan(sum(curve[1])) else ""
     axes.plot(*curve, color=colour, label=label, marker=marker)
-
-
-def _epoch_axis(axes: Axes) -> None:
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
 
 
 def _bend_axis(axes: Axes, values: NDArray[np.float64]) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from gramian.experiments.plots.style import BLUE, ORANGE, STYLE, Figure, save, set_title
+from gramian.experiments.plots.style import BLUE, ORANGE, STYLE, Figure, epoch_axis, set_title
 from gramian.experiments.plots.training_plots import learning_curves
 from gramian.experiments.published import Metric
 from gramian.experiments.report.grids import published_name, scale_name
@@ -43,30 +41,23 @@ class Line:
     failed: bool
 
 
-def save_curves(table: TableResults, folder: Path) -> Iterator[tuple[RowResults, Path, Path]]:
-    """Draw each row that has curves of ours; yields the row, and its PNG and PDF."""
+def table_curves(table: TableResults) -> Iterator[tuple[str, str, Figure]]:
+    """A name, a description and a figure for each row that has curves of ours."""
     for row in table.rows:
         figure = curve_figure(table, row)
         if figure is not None:
-            yield row, *_save(figure, folder, f"{table.key}-{row.key}")
+            text = f"Learning curves of {row.label}, {scale_name(table)}: accuracy and "
+            text += "log-likelihood of every seed over the epochs, on training and test data, ours "
+            yield f"{table.key}-{row.key}", text + "and published", figure
 
 
-def save_plain_curves(
-    runs: Iterable[PlainRun], folder: Path
-) -> Iterator[tuple[PlainRun, Path, Path]]:
+def plain_curves(runs: Iterable[PlainRun]) -> Iterator[tuple[str, str, Figure]]:
     """The same for plain runs: all that was recorded of each over its epochs."""
     for plain in runs:
         if plain.run.epochs:
             figure = learning_curves(plain.run.epochs)
             set_title(figure, plain.key)
-            yield plain, *_save(figure, folder, plain.key)
-
-
-def _save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    png, pdf = (folder / f"{name}.{end}" for end in ("png", "pdf"))
-    for path in (png, pdf):
-        save(figure, path)
-    return png, pdf
+            yield plain.key, f"Learning curves of {plain.key}", figure
 
 
 @matplotlib.rc_context(STYLE)
@@ -90,7 +81,7 @@ def curve_figure(table: TableResults, row: RowResults) -> Figure | None:
             name: max((line.epochs[-1] for line in lines), default=1)
             for name, (_, lines) in groups.items()
         }
-        _epoch_axis(axes, is_log=lengths["ours"] < lengths[theirs] / 2)
+        epoch_axis(axes, is_log=lengths["ours"] < lengths[theirs] / 2)
         axes.set_title(unit, fontsize=9)
         _leave_out_starts(axes, [line for _, lines in groups.values() for line in lines])
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -154,18 +145,6 @@ def _draw(axes: Axes, lines: list[Line], colour: str, name: str) -> None:
             end = line.epochs[-1:], line.values[-1:]
             axes.scatter(*end, s=45, c=colour, marker="x", label=label, linewidths=2, zorder=5)
             labelled.add("failed")
-
-
-def _epoch_axis(axes: Axes, is_log: bool) -> None:
-    if is_log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel("epoch (logarithmic)")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.set_xlabel("epoch")
 
 
 def _leave_out_starts(axes: Axes, lines: list[Line]) -> None:

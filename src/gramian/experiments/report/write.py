@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from gramian.experiments.report.curve_figures import save_curves, save_plain_curves
+from gramian.experiments.plots.style import Figure, save
+from gramian.experiments.report.curve_figures import plain_curves, table_curves
 from gramian.experiments.report.gather import gather
 from gramian.experiments.report.grids import (
     Grid,
@@ -17,7 +18,7 @@ from gramian.experiments.report.latex import PACKAGES, as_latex
 from gramian.experiments.report.markdown import as_markdown
 from gramian.experiments.report.page import Image, Section, as_page
 from gramian.experiments.report.plain_runs import plain_grid
-from gramian.experiments.report.results import Results, RowResults, TableResults
+from gramian.experiments.report.results import Results
 from gramian.train.record.files import write_text_atomically
 
 PAPER = "Deep kernel machines: the paper’s results, reproduced"
@@ -33,28 +34,26 @@ def write_report(runs: Path | list[Path], output: Path) -> list[Path]:
         output: where to write; made if it is not there.
     """
     results = gather([runs] if isinstance(runs, Path) else runs)
-    figures = output / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     sections = []
 
-    def add(grid: Grid, curves: Iterable[tuple[str, Path, Path]] = ()) -> None:
+    def add(grid: Grid, curves: Iterable[tuple[str, str, Figure]] = ()) -> None:
         images = []
-        for alternative, png, pdf in curves:
-            images.append(Image(png, alternative))
-            drawn.extend([png, pdf])
+        for name, alternative, figure in curves:
+            paths = [output / "figures" / f"{name}.{end}" for end in ("png", "pdf")]
+            for path in paths:
+                save(figure, path)
+            images.append(Image(paths[0], alternative))
+            drawn.extend(paths)
         sections.append(Section(grid.key, grid.title, grid, tuple(images)))
 
     for table in results.tables:
-        curves = save_curves(table, figures)
-        named = ((_alternative(table, row), png, pdf) for row, png, pdf in curves)
-        add(result_grid(table), named)
+        add(result_grid(table), table_curves(table))
     for grid in precision_grids(results.tables):
         add(grid)
     if results.plain_runs:
-        saved = save_plain_curves(results.plain_runs, figures)
-        named = ((f"Learning curves of {plain.key}", png, pdf) for plain, png, pdf in saved)
-        add(plain_grid(results.plain_runs), named)
+        add(plain_grid(results.plain_runs), plain_curves(results.plain_runs))
     for picture in results.pictures:
         image = Image(picture.path, picture.title)
         sections.append(Section(picture.key, picture.title, None, (image,)))
@@ -76,10 +75,3 @@ def _facts(results: Results) -> list[str]:
     scales = sorted({scale_name(table) for table in results.tables})
     where = f"Tables of the paper: {', '.join(scales)}. " if scales else ""
     return [f"Made with gramian at {commits}.", f"{where}Click a heading to sort by it."]
-
-
-def _alternative(table: TableResults, row: RowResults) -> str:
-    return (
-        f"Learning curves of {row.label}, {scale_name(table)}: accuracy and log-likelihood of "
-        "every seed over the epochs, on training and test data, ours and published"
-    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gramian.experiments.published import quoted_rows
 from gramian.experiments.reproduce.registry import Scale, Table, TableRow
@@ -37,14 +36,9 @@ class Changes:
 
     def apply(self, headline: TrainConfig) -> TrainConfig:
         """The changed headline."""
-        given = {
-            "max_epochs": self.epochs,
-            "data": self.data,
-            "data_dir": self.data_dir,
-            "precision": self.precision,
-            "batch_size": self.batch_size,
-        }
-        chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        chosen = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.epochs is not None:
+            chosen["max_epochs"] = chosen.pop("epochs")
         if self.data is not None or self.train_size is not None:
             chosen["train_size"] = self.train_size
         return replace(headline, **chosen)
@@ -152,14 +146,7 @@ class Plan:
                 }
                 for row in self.table.rows
             ],
-            "quoted": [
-                {
-                    "label": row.label,
-                    "accuracy": row.accuracy,
-                    "log_likelihood": row.log_likelihood,
-                }
-                for row in quoted_rows(self.table.name)
-            ],
+            "quoted": [asdict(row) for row in quoted_rows(self.table.name)],
         }
         write_json_atomically(self.folder / "experiment.json", facts)
 
