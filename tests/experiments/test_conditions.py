@@ -14,6 +14,7 @@ from gramian.experiments.conditions import sweep_runs as conditions_run
 from gramian.experiments.conditions.sweep import FIGURES, Figure, load_published
 from gramian.experiments.conditions.sweep_runs import Task, run_figure, tasks_of
 from gramian.experiments.conditions.toy import Toy, TwoClasses
+from gramian.experiments.pool import JobsFailed
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import NotPSDError
 from gramian.nn.likelihoods import Categorical
@@ -180,7 +181,7 @@ def test_an_error_in_a_process_reaches_the_caller(tmp_path):
     folder = tmp_path / "gamma" / "gamma_inf"
     folder.mkdir(parents=True)
     (folder / "state.ckpt").write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match=r"gamma_inf/state\.ckpt"):
+    with pytest.raises(JobsFailed, match=r"gamma/gamma_inf \(.*gamma_inf/state\.ckpt"):
         run_figure(SMALL, tmp_path, jobs=2, quiet=True)
 
 

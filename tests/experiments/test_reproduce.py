@@ -3,10 +3,12 @@
 import hashlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +19,24 @@ import yaml
 
 from gramian import SKR
 from gramian.experiments.cli.main import main
+from gramian.experiments.pool import JobsFailed
 from gramian.experiments.published import experiments
-from gramian.experiments.reproduce import table_runs as runner
 from gramian.experiments.reproduce.plan import Changes, Plan
-from gramian.experiments.reproduce.registry import TABLES, Table
+from gramian.experiments.reproduce.registry import TABLES, Table, changed
+from gramian.experiments.reproduce.table_runs import run_plan
 from gramian.gram.errors import NegativeVarianceError
 from gramian.train.data.downloads.registry import REGISTRY
 from gramian.train.optimise import lr_factor
+from gramian.train.runtime.signals import Stopped
 from gramian.train.trainer import Trainer, TrainingFailed
 
+SHORT = Changes(epochs=12, data="digits", train_size=48)
 TINY = ["--data", "digits", "--train_size", "48", "--epochs", "2", "--quiet"]
 
 
-def rows(name, scale):
-    table = TABLES[name]
-    return {row.key: row for row in table.rows(table.headline(scale))}
+def configs(name, scale):
+    headline = TABLES[name].headline(scale)
+    return {row.key: row.config(headline) for row in TABLES[name].rows}
 
 
 def plan(tmp_path, name="table1", **changes) -> Plan:
@@ -52,19 +57,44 @@ def test_what_a_user_changes_is_in_the_settings_and_in_the_name_of_the_folder():
 # ---- the registry ----
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_published_runs_that_are_named_exist_and_keys_are_folder_names(name, scale):
-    found = rows(name, scale)
-    assert next(iter(found)) == "headline"
-    for key, row in found.items():
+def test_the_registries_are_read_without_torch():
+    """``gramian reproduce list`` must answer at once."""
+    code = """
+import sys
+from gramian.experiments.conditions.sweep import FIGURES
+from gramian.experiments.reproduce.registry import TABLES
+assert TABLES and FIGURES
+assert not {"torch", "numpy", "scipy", "yaml"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_published_runs_that_are_named_exist_and_keys_are_folder_names(table):
+    assert table.rows[0].key == "headline"
+    assert not table.rows[0].changes
+    for row in table.rows:
         assert row.published is None or row.published in experiments()
-        assert key.isidentifier()
+        assert row.key.isidentifier()
+
+
+def test_labels_have_the_numbers_of_their_settings():
+    found = {row.key: row for row in TABLES["table3"].rows}
+    headline = TABLES["table3"].headline("paper")
+    assert found["short"].title(headline) == "200 epochs"
+    assert found["short"].title(replace(headline, max_epochs=6)) == "1 epoch"
+    assert found["keep_jitter"].title(headline) == "no SKR, but λ = 0.1"
+    assert found["gamma_twice"].title(headline) == "twice γ: 0.5 P"
+
+
+def test_a_setting_that_does_not_exist_is_refused():
+    with pytest.raises(AttributeError, match="nonsense"):
+        changed(TABLES["table3"].headline("small"), {"model.nonsense": 1})
 
 
 def test_ablations_differ_from_the_headline_only_in_what_they_say():
-    found = rows("table3", "paper")
-    headline = found["headline"].config
+    found = configs("table3", "paper")
+    headline = found["headline"]
     assert (headline.model.skr, headline.model.nu) == (SKR(0.25, 0.1), 0.001)
     assert headline.model.divergence == "taylor"
     changed = {
@@ -76,8 +106,8 @@ def test_ablations_differ_from_the_headline_only_in_what_they_say():
         "gamma_twice": {"skr": SKR(0.5, 0.1)},
     }
     for key, change in changed.items():
-        assert found[key].config == replace(headline, model=replace(headline.model, **change))
-    assert replace(found["short"].config, max_epochs=1200, milestones=(2 / 3, 11 / 12)) == headline
+        assert found[key] == replace(headline, model=replace(headline.model, **change))
+    assert replace(found["short"], max_epochs=1200, milestones=(2 / 3, 11 / 12)) == headline
     assert set(found) == {"headline", "short", *changed}
 
 
@@ -85,7 +115,7 @@ def test_ablations_differ_from_the_headline_only_in_what_they_say():
     ("key", "epochs", "drops"), [("headline", 1200, (800, 1100)), ("short", 200, (160, 180))]
 )
 def test_published_schedules(key, epochs, drops):
-    config = rows("table3", "paper")[key].config
+    config = configs("table3", "paper")[key]
     assert config.max_epochs == epochs
     factors = [
         lr_factor(config.schedule, epoch, 1, epochs, config.milestones) for epoch in range(epochs)
@@ -96,8 +126,8 @@ def test_published_schedules(key, epochs, drops):
 
 
 def test_networks_are_those_of_the_paper():
-    table1, table2 = rows("table1", "paper"), rows("table2", "paper")
-    adam, sgd = table1["network_adam"].config, table1["network_sgd"].config
+    table1, table2 = configs("table1", "paper"), configs("table2", "paper")
+    adam, sgd = table1["network_adam"], table1["network_sgd"]
     assert (adam.optimiser, adam.lr, adam.betas, adam.schedule) == (
         "adam",
         1e-3,
@@ -106,8 +136,8 @@ def test_networks_are_those_of_the_paper():
     )
     assert (sgd.optimiser, sgd.lr, sgd.momentum, sgd.weight_decay) == ("sgd", 0.01, 0.9, 5e-4)
     assert sgd.schedule == "cosine"
-    assert table1["network_sgd_text"].config == replace(sgd, lr=0.1)
-    adamw = table2["network_adamw"].config
+    assert table1["network_sgd_text"] == replace(sgd, lr=0.1)
+    adamw = table2["network_adamw"]
     assert (adamw.optimiser, adamw.lr, adamw.weight_decay, adamw.schedule) == (
         "adamw",
         1e-3,
@@ -118,21 +148,19 @@ def test_networks_are_those_of_the_paper():
         assert row.model.widths == (512, 1024, 2048)
         assert row.batch_size == 128
         assert row.max_epochs == 1200
-    assert table1["previous"].config.precision == "64-true"
-    assert all(row.config.data == "cifar100" for row in table2.values())
+    assert table1["previous"].precision == "64-true"
+    assert all(row.data == "cifar100" for row in table2.values())
 
 
 def test_all_rows_of_a_small_table_share_data_epochs_and_augmentation():
     for name in ("table1", "table3"):
-        found = rows(name, "small")
+        found = configs(name, "small")
         shared = {
-            (c.data, c.train_size, c.split_seed, c.crop_padding, c.flip)
-            for c in (row.config for row in found.values())
+            (c.data, c.train_size, c.split_seed, c.crop_padding, c.flip) for c in found.values()
         }
         assert len(shared) == 1
-        assert {row.config.max_epochs for key, row in found.items() if key != "short"} == {
-            found["headline"].config.max_epochs
-        }
+        epochs = {config.max_epochs for key, config in found.items() if key != "short"}
+        assert epochs == {found["headline"].max_epochs}
 
 
 # ---- running ----
@@ -166,7 +194,7 @@ def test_the_terminal_shows_the_table(tmp_path, capsys):
 
 def test_a_finished_run_of_other_settings_is_not_taken_for_one_of_these(tmp_path, capsys):
     this = plan(tmp_path)
-    runner.run_here(this, quiet=True)
+    run_plan(this, quiet=True)
     path = this.folder / "headline/seed0/config.yaml"
     settings = yaml.safe_load(path.read_text()) | {"lr": 0.5}
     path.write_text(yaml.safe_dump(settings))
@@ -186,13 +214,13 @@ def test_a_numerical_failure_is_a_result_and_the_others_go_on(tmp_path, monkeypa
 
     monkeypatch.setattr(Trainer, "fit", fail_with_seed_0)
     this = plan(tmp_path, seeds=2)
-    runner.run_here(this, quiet=True)
+    run_plan(this, quiet=True)
     failure = json.loads((this.folder / "headline/seed0/failure.json").read_text())
     assert (failure["epoch"], failure["step"], failure["layer"]) == (7, 512, "stem")
     assert "3 of 10 variances" in failure["reason"]
     assert (this.folder / "headline/seed1/result.json").exists()
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("a failed run was repeated"))
-    runner.run_here(this, quiet=True)
+    run_plan(this, quiet=True)
 
 
 def test_a_numerical_error_of_an_evaluation_is_a_failure_too(tmp_path, monkeypatch):
@@ -202,21 +230,21 @@ def test_a_numerical_error_of_an_evaluation_is_a_failure_too(tmp_path, monkeypat
 
     monkeypatch.setattr(Trainer, "fit", fail)
     this = plan(tmp_path)
-    runner.run_here(this, quiet=True)
+    run_plan(this, quiet=True)
     assert json.loads((this.folder / "headline/seed0/failure.json").read_text())["epoch"] == 2
 
 
 def test_a_run_that_another_table_has_is_not_repeated(tmp_path, monkeypatch):
     one, other = (plan(tmp_path, name) for name in ("table1", "table3"))
-    runner.run_here(one, quiet=True)
+    run_plan(one, quiet=True)
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("a finished run was repeated"))
-    runner.run_here(other, quiet=True)
+    run_plan(other, quiet=True)
     results = [(p.folder / "headline/seed0/result.json").read_text() for p in (one, other)]
     assert results[0] == results[1]
 
 
 def test_more_seeds_later(tmp_path):
-    runner.run_here(plan(tmp_path, seeds=2, only=("network_sgd",), name="table1"), quiet=True)
+    run_plan(plan(tmp_path, seeds=2, only=("network_sgd",), name="table1"), quiet=True)
     this = plan(tmp_path, seeds=1, only=("network_sgd",), name="table1")
     this.write()
     assert json.loads((this.folder / "experiment.json").read_text())["seeds"] == 2
@@ -286,36 +314,38 @@ def test_table2_runs_end_to_end_on_files_in_the_format_of_cifar100(tmp_path, mon
 
 def test_stopped_processes_write_checkpoints_and_the_rest_gives_the_same_numbers(tmp_path):
     """Stop two processes in the middle, go on, and compare with runs that were never stopped."""
-    changes = Changes(epochs=30, data="digits", train_size=96)
     one, other = (
-        replace(plan(folder), changes=changes, only=("headline", "network_sgd"))
+        replace(plan(folder), changes=SHORT, only=("headline", "network_sgd"))
         for folder in (tmp_path / "a", tmp_path / "b")
     )
-    words = ["table1", "--data", "digits", "--train_size", "96", "--epochs", "30", "--jobs", "2"]
-    words += ["--only", "headline,network_sgd", "--seeds", "1", "--output", str(one.output)]
-    parent = subprocess.Popen([sys.executable, "-m", "gramian", "reproduce", *words])
     headline = one.folder / "headline/seed0"
-    end = time.monotonic() + 120
-    while not (headline / "metrics.jsonl").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    parent.send_signal(signal.SIGTERM)
-    assert parent.wait(60) == 143
+
+    def stop() -> None:
+        end = time.monotonic() + 120
+        while not (headline / "metrics.jsonl").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(Stopped, match="SIGTERM"):
+        run_plan(one, jobs=2, quiet=True)
     assert not (headline / "result.json").exists()
     assert list((headline / "checkpoints").glob("*.ckpt"))
-    runner.run_here(one, quiet=True)
-    runner.run_here(other, quiet=True)
+    run_plan(one, quiet=True)
+    run_plan(other, quiet=True)
     for row in ("headline", "network_sgd"):
-        figures = [
+        metrics = [
             json.loads((p.folder / row / "seed0/result.json").read_text())["figures"]["test"]
             for p in (one, other)
         ]
-        assert figures[0] == pytest.approx(figures[1], rel=1e-4)  # threads differ
+        assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)  # threads differ
 
 
-def test_a_process_that_dies_is_named(tmp_path, capfd):
-    words = ["reproduce", "table1", "--data", "no_such_data", "--jobs", "2", "--seeds", "1"]
-    assert main([*words, "--only", "headline", "--output", str(tmp_path)]) == 1
-    assert "headline, seed 0 (exit code 4)" in capfd.readouterr().err
+def test_a_run_that_has_no_result_is_named(tmp_path):
+    nowhere = replace(plan(tmp_path), changes=Changes(data="no_such_data"))
+    with pytest.raises(JobsFailed, match=r"headline, seed 0 \(.*no_such_data") as caught:
+        run_plan(nowhere, jobs=2)
+    assert caught.value.exit_code == 4
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from importlib.resources import files
-
-from gramian.gram.divergence import Divergence
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,9 @@ class Curve:
     label: str  # in the legend
     gamma: int | None = None  # γ, degrees of freedom of SKR; None: γ = ∞, no noise and no jitter
     nu: float = 0.0  # ν of the Gram layer
-    divergence: Divergence = "taylor"  # of the Gram layer; the output layer always has taylor
+    divergence: Literal["taylor", "exact"] = (
+        "taylor"  # of the Gram layer; the output layer always has taylor
+    )
     data_seed: int = 0
     published: str = "0.0"  # its row in the panel's published curves
 
@@ -96,12 +97,15 @@ BY_NU_EXACT = Panel("nu_exact", "ν, with the exact KL", "nu_trueKL_2000", NU_EX
 FIGURES = {
     "figure-conditions": Figure(
         "figure-conditions",
-        "Condition number of the learned Gram matrix of the sine toy",
+        "Figure: condition numbers of the learned Gram matrix, sine toy",
         2001,
         (replace(BY_GAMMA, printed="gamma_2000"), BY_NU_TAYLOR, BY_NU_EXACT),
     ),
     "figure-conditions-10k": Figure(
-        "figure-conditions-10k", "The same by SKR's γ, five times as long", 10001, (BY_GAMMA,)
+        "figure-conditions-10k",
+        "Figure: condition numbers by SKR's γ, five times as long",
+        10001,
+        (BY_GAMMA,),
     ),
 }
 """Fig. conditions_taylor and Fig. condition_numbers_10k of the paper."""

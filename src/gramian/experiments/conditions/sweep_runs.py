@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +14,10 @@ import torch
 
 from gramian.experiments.conditions.sweep import Curve, Figure
 from gramian.experiments.conditions.toy import MODEL_SEED, Toy, check_same_config, config_of
+from gramian.experiments.pool import run_jobs
 from gramian.gram.errors import NumericalError
 from gramian.train.record.checkpoint import CheckpointError
-from gramian.train.record.files import write_text_atomically
+from gramian.train.record.files import write_json_atomically, write_text_atomically
 from gramian.train.record.run_folder import environment
 from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.runtime.threads import num_threads
@@ -54,15 +51,11 @@ def run_figure(
     if min(epochs, jobs) < 1:
         raise ValueError(f"epochs and jobs must be positive, got {epochs} and {jobs}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(folder / "experiment.json", json.dumps(describe(figure), indent=2) + "\n")
+    write_json_atomically(folder / "experiment.json", describe(figure))
     tasks = tasks_of(figure, folder, epochs)
-    with StopSignals() as signals:
-        run = run_here if jobs == 1 else partial(run_in_processes, jobs=jobs)
-        for line in run(tasks, lambda: signals.received is not None):
-            if not quiet:
-                log.info("%s", line)
-        if signals.received is not None:
-            raise Stopped(signals.received)
+    for line in run_jobs({task.name: partial(train_curve, task) for task in tasks}, jobs):
+        if not quiet:
+            log.info("%s", line)
     save_figure(figure, folder)
 
 
@@ -149,7 +142,7 @@ class Task:
         if failure is not None:
             return f"failed in epoch {failure['epoch']}: {failure['reason']}"
         pace = 1e3 * result["seconds"] / len(numbers)
-        return f"{len(numbers)} epochs, condition number {numbers[-1]:.3g}, {pace:.1f} ms an epoch"
+        return f"{len(numbers)} epochs, condition number {numbers[-1]:.3g}, {pace:.1f} ms per epoch"
 
 
 def tasks_of(figure: Figure, folder: Path, epochs: int) -> list[Task]:
@@ -161,59 +154,11 @@ def tasks_of(figure: Figure, folder: Path, epochs: int) -> list[Task]:
     ]
 
 
-def run_here(tasks: Sequence[Task], stop: Callable[[], bool]) -> Iterator[str]:
-    """Train one curve after the other, with one thread; a line for each."""
-    with num_threads(1):
-        for task in tasks:
-            line = task.run(stop)
-            if line is None:
-                return
-            yield line
-
-
-def run_in_processes(tasks: Sequence[Task], stop: Callable[[], bool], jobs: int) -> Iterator[str]:
-    """Train in ``jobs`` processes, each with its share of the curves; a line for each curve."""
-    context = multiprocessing.get_context("spawn")
-    stop_all, processes, pipes = context.Event(), [], []
-    error: Exception | None = None
-    for number in range(min(jobs, len(tasks))):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(tasks[number::jobs], stop_all, theirs))
-        process.start()
-        theirs.close()
-        processes.append(process)
-        pipes.append(ours)
-    while pipes:
-        for pipe in wait(pipes, timeout=0.2):
-            assert isinstance(pipe, Connection)
-            try:
-                answer = pipe.recv()
-            except EOFError:
-                pipes.remove(pipe)
-                continue
-            if isinstance(answer, Exception):
-                error = error or answer
-            else:
-                yield answer
-        if error is not None or stop():
-            stop_all.set()
-    for process in processes:
-        process.join()
-    if error is not None:
-        raise error
-    codes = [process.exitcode for process in processes]
-    if any(codes) and not stop():
-        raise RuntimeError(f"a process that trains curves ended with exit codes {codes}")
-
-
-def _work(tasks: Sequence[Task], stop: Event, answers: Connection) -> None:
-    """A process's share. Ctrl-C reaches it too, but it is the parent who says when to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    try:
-        for line in run_here(
-            tasks, lambda: stop.is_set() or parent is None or not parent.is_alive()
-        ):
-            answers.send(line)
-    except Exception as error:
-        answers.send(error)
+def train_curve(task: Task) -> str:
+    """Train one curve with one thread; a line on it."""
+    with num_threads(1), StopSignals() as signals:
+        line = task.run(lambda: signals.received is not None)
+    if line is None:
+        assert signals.received is not None
+        raise Stopped(signals.received)
+    return line

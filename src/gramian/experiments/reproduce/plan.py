@@ -11,7 +11,7 @@ from typing import Any
 from gramian.experiments.published import quoted_rows
 from gramian.experiments.reproduce.registry import Scale, Table, TableRow
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.record.files import write_text_atomically
+from gramian.train.record.files import write_json_atomically
 from gramian.train.record.run_folder import RunFolder
 
 ENDS = ("result.json", "failure.json")  # one of them is the last file of a run
@@ -63,16 +63,16 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One row with one seed."""
+    """One row, by its key, with one seed."""
 
-    row: TableRow
+    key: str
     config: TrainConfig
     folder: RunFolder
 
     @property
     def name(self) -> str:
         """Row and seed, for messages."""
-        return f"{self.row.key}, seed {self.config.seed}"
+        return f"{self.key}, seed {self.config.seed}"
 
     @property
     def is_over(self) -> bool:
@@ -115,42 +115,42 @@ class Plan:
     @property
     def rows(self) -> list[TableRow]:
         """The rows to run."""
-        rows = self.table.rows(self.headline)
-        unknown = set(self.only) - {row.key for row in rows}
-        if unknown:
-            known = ", ".join(row.key for row in rows)
-            raise ConfigError(f"no row {', '.join(sorted(unknown))}; rows are {known}")
-        return [row for row in rows if not self.only or row.key in self.only]
+        known = [row.key for row in self.table.rows]
+        if unknown := sorted(set(self.only) - set(known)):
+            raise ConfigError(f"no row {', '.join(unknown)}; rows are {', '.join(known)}")
+        return [row for row in self.table.rows if not self.only or row.key in self.only]
 
     def runs(self) -> Iterator[PlannedRun]:
         """All rows with the first seed, then with the second: what is there is comparable."""
+        headline, rows = self.headline, self.rows
         for seed in range(self.seeds) if self.seed is None else [self.seed]:
-            for row in self.rows:
+            for row in rows:
                 folder = RunFolder(self.folder / row.key / f"seed{seed}")
-                yield PlannedRun(row, replace(row.config, seed=seed), folder)
+                yield PlannedRun(row.key, replace(row.config(headline), seed=seed), folder)
 
     def write(self) -> None:
         """Say in experiment.json what the folder holds; the report reads it."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        headline = self.headline
         facts = {
             "name": self.table.name,
             "kind": "table",
             "scale": self.scale,
             "title": self.table.title,
-            "data": self.headline.data,
-            "epochs": self.headline.max_epochs,
+            "data": headline.data,
+            "epochs": headline.max_epochs,
             "seeds": max(self.seeds, self._seeds_before()),
-            "precision": self.headline.precision,
+            "precision": headline.precision,
             "headline": "headline",
             "rows": [
                 {
                     "key": row.key,
-                    "label": row.label,
+                    "label": row.title(headline),
                     "difference": row.difference,
                     "published": row.published,
-                    "kind": row.config.kind,
+                    "kind": row.config(headline).kind,
                 }
-                for row in self.table.rows(self.headline)
+                for row in self.table.rows
             ],
             "quoted": [
                 {
@@ -161,8 +161,7 @@ class Plan:
                 for row in quoted_rows(self.table.name)
             ],
         }
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-        write_text_atomically(self.folder / "experiment.json", text)
+        write_json_atomically(self.folder / "experiment.json", facts)
 
     def _seeds_before(self) -> int:
         path = self.folder / "experiment.json"

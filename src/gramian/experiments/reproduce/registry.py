@@ -1,41 +1,55 @@
-"""The paper's tables as typed experiments: every row is a one-line difference from the headline."""
+"""The paper's tables as data: every row is a one-line difference from the headline.
+
+A difference is a mapping from the dotted name of a setting to its value, or to a function of the
+value that the headline has. It is applied when a row is run: importing this module loads no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from gramian.gram.skr import SKR
-from gramian.nn.baseline.network import NetworkConfig
-from gramian.nn.conv_dkm import ConvDKMConfig
-from gramian.train.config import TrainConfig
-from gramian.train.presets import preset_config
+if TYPE_CHECKING:
+    from gramian.nn.baseline.network import NetworkConfig
+    from gramian.nn.conv_dkm import ConvDKMConfig
+    from gramian.train.config import TrainConfig
 
 Scale = Literal["small", "paper"]
+Settings = TypeVar("Settings")
 PRESETS: dict[Scale, str] = {"small": "small_cifar10", "paper": "paper_cifar10"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableRow:
     """A row of a table.
 
     Args:
         key: name of its folder.
-        label: as the paper prints it.
+        label: as the paper prints it; {epochs} and {skr} are those of the row's settings.
         difference: from the headline, in words.
-        config: all settings, without the seed.
         published: name of the published runs; None if there are none.
+        changes: of the headline's settings.
     """
 
     key: str
     label: str
     difference: str
-    config: TrainConfig
     published: str | None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, headline: TrainConfig) -> TrainConfig:
+        """All settings, without the seed."""
+        return changed(headline, self.changes)
+
+    def title(self, headline: TrainConfig) -> str:
+        """The label with the numbers of the settings in it."""
+        config = self.config(headline)
+        epochs = f"{config.max_epochs} epoch" + "s" * (config.max_epochs > 1)
+        return self.label.format(epochs=epochs, skr=getattr(config.model, "skr", None))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """One of the paper's tables.
 
@@ -43,157 +57,109 @@ class Table:
         name: on the command line.
         title: one line.
         data: the data set.
-        rows: from the headline's settings to the rows; the first is the headline.
+        rows: the first is the headline.
     """
 
     name: str
     title: str
     data: str
-    rows: Callable[[TrainConfig], list[TableRow]]
+    rows: tuple[TableRow, ...]
 
     def headline(self, scale: Scale) -> TrainConfig:
         """The settings of the full method."""
+        from gramian.train.presets import preset_config
+
         return replace(preset_config(PRESETS[scale]), data=self.data)
 
 
-def comparison(headline: TrainConfig) -> list[TableRow]:
-    """Table 1: the full method, its predecessor, and networks of the same widths."""
-    old = with_skr(with_model(headline, divergence="exact"), SKR.off())
-    adam = network(headline, lr=1e-3)
-    sgd = network(headline, "sgd", lr=0.01, weight_decay=5e-4, schedule="cosine")
-    return [
-        TableRow("headline", "DKM with SKR", "", headline, "dkm_cifar10_headline"),
-        TableRow(
-            "previous",
-            "DKM before SKR",
-            "no SKR, no jitter, exact KL, float64",
-            replace(old, precision="64-true"),
-            None,
-        ),
-        TableRow("network_adam", "network, Adam", "lr 0.001", adam, "nn_cifar10_adam"),
-        TableRow(
-            "network_sgd",
-            "network, SGD + weight decay",
-            "lr 0.01, as the published runs",
-            sgd,
-            "nn_cifar10_sgd",
-        ),
-        TableRow(
-            "network_sgd_text",
-            "network, SGD + weight decay, lr 0.1",
-            "lr 0.1, as the paper's text",
-            replace(sgd, lr=0.1),
-            None,
-        ),
-    ]
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings (a dataclass) with other values at dotted names."""
+    after: dict[str, Any] = {}
+    for name, value in changes.items():
+        first, _, rest = name.partition(".")
+        before = after.get(first, getattr(settings, first))
+        if rest:
+            after[first] = changed(before, {rest: value})
+        else:
+            after[first] = value(before) if callable(value) else value
+    return replace(settings, **after)  # type: ignore[type-var]
 
 
-def comparison100(headline: TrainConfig) -> list[TableRow]:
-    """Table 2: as Table 1, on CIFAR-100."""
-    adamw = network(headline, "adamw", lr=1e-3, weight_decay=0.1, schedule="cosine")
-    published = {"headline": "dkm_cifar100_headline", "network_sgd": "nn_cifar100_sgd"}
-    rows = [
-        replace(row, published=published.get(row.key))
-        for row in comparison(headline)
-        if row.key != "network_adam"
-    ]
-    text = "lr 0.001, weight decay 0.1, cosine"
-    rows.insert(2, TableRow("network_adamw", "network, AdamW", text, adamw, "nn_cifar100_adamw"))
-    return rows
+def same_widths(model: ConvDKMConfig) -> NetworkConfig:
+    """A network of a deep kernel machine's widths."""
+    from gramian.nn.baseline.network import NetworkConfig
+
+    return NetworkConfig(
+        widths=model.num_inducing,
+        blocks_per_stage=model.blocks_per_stage,
+        strides=model.strides,
+        stem_stride=model.stem_stride,
+    )
 
 
-def ablations(headline: TrainConfig) -> list[TableRow]:
-    """Table 3: what each part of the method is good for."""
-    assert isinstance(headline.model, ConvDKMConfig)
-    skr = headline.model.skr
-    assert skr.gamma_fraction is not None
-    exact, zero_nu = with_model(headline, divergence="exact"), with_model(headline, nu=0.0)
-    no_skr = with_skr(headline, SKR.off())
-    keep_jitter = with_skr(headline, replace(skr, gamma_fraction=None))
-    twice = with_skr(headline, replace(skr, gamma_fraction=2 * skr.gamma_fraction))
-    short = replace(headline, max_epochs=max(1, headline.max_epochs // 6), milestones=(0.8, 0.9))
-    return [
-        TableRow("headline", "full method", "", headline, "dkm_cifar10_headline"),
-        TableRow("no_taylor", "no Taylor", "exact KL", exact, "dkm_no_taylor"),
-        TableRow("no_skr", "no SKR", "no sampling, no jitter", no_skr, "dkm_no_skr"),
-        TableRow(
-            "neither",
-            "no Taylor, no SKR",
-            "exact KL, no sampling, no jitter",
-            with_skr(exact, SKR.off()),
-            "dkm_no_taylor_no_skr",
-        ),
-        TableRow(
-            "keep_jitter",
-            f"no SKR, but λ = {skr.jitter:g}",
-            "no sampling",
-            keep_jitter,
-            "dkm_no_skr_keep_jitter",
-        ),
-        TableRow("zero_nu", "ν = 0", "no KL of Gram layers", zero_nu, "dkm_zero_nu"),
-        TableRow(
-            "short", _epochs(short.max_epochs), "a sixth of the epochs", short, "dkm_200_epochs"
-        ),
-        TableRow(
-            "gamma_twice",
-            f"twice γ: {2 * skr.gamma_fraction:g} P",
-            "twice the degrees of freedom; run, but not in the paper",
-            twice,
-            "dkm_gamma_div2",
-        ),
-    ]
+EXACT = {"model.divergence": "exact"}
+NO_SAMPLING = {"model.skr.gamma_fraction": None}
+NO_SKR = NO_SAMPLING | {"model.skr.jitter": 0.0}
+NETWORK = {  # as published: batches of 128, Adam's usual betas, statistics as training left them
+    "kind": "network",
+    "model": same_widths,
+    "betas": (0.9, 0.999),
+    "batch_size": 128,
+    "recompute_activations": False,
+    "memory": None,
+    "estimate_statistics": False,
+}
+ADAM = NETWORK | {"optimiser": "adam", "lr": 1e-3}
+ADAMW = ADAM | {"optimiser": "adamw", "weight_decay": 0.1, "schedule": "cosine"}
+SGD = NETWORK | {"optimiser": "sgd", "lr": 0.01, "weight_decay": 5e-4, "schedule": "cosine"}
 
+# fmt: off
+PREVIOUS = TableRow("previous", "DKM before SKR", "no SKR, no jitter, exact KL, float64", None,
+                    EXACT | NO_SKR | {"precision": "64-true"})
+SGD_TEXT = TableRow("network_sgd_text", "network, SGD + weight decay, lr 0.1",
+                    "lr 0.1, as the paper's text", None, SGD | {"lr": 0.1})
+
+COMPARISON = (
+    TableRow("headline", "DKM with SKR", "", "dkm_cifar10_headline"),
+    PREVIOUS,
+    TableRow("network_adam", "network, Adam", "lr 0.001", "nn_cifar10_adam", ADAM),
+    TableRow("network_sgd", "network, SGD + weight decay", "lr 0.01, as the published runs",
+             "nn_cifar10_sgd", SGD),
+    SGD_TEXT,
+)
+
+COMPARISON_100 = (
+    TableRow("headline", "DKM with SKR", "", "dkm_cifar100_headline"),
+    PREVIOUS,
+    TableRow("network_adamw", "network, AdamW", "lr 0.001, weight decay 0.1, cosine",
+             "nn_cifar100_adamw", ADAMW),
+    TableRow("network_sgd", "network, SGD + weight decay", "lr 0.01, as the published runs",
+             "nn_cifar100_sgd", SGD),
+    SGD_TEXT,
+)
+
+ABLATIONS = (
+    TableRow("headline", "full method", "", "dkm_cifar10_headline"),
+    TableRow("no_taylor", "no Taylor", "exact KL", "dkm_no_taylor", EXACT),
+    TableRow("no_skr", "no SKR", "no sampling, no jitter", "dkm_no_skr", NO_SKR),
+    TableRow("neither", "no Taylor, no SKR", "exact KL, no sampling, no jitter",
+             "dkm_no_taylor_no_skr", EXACT | NO_SKR),
+    TableRow("keep_jitter", "no SKR, but λ = {skr.jitter:g}", "no sampling",
+             "dkm_no_skr_keep_jitter", NO_SAMPLING),
+    TableRow("zero_nu", "ν = 0", "no KL of Gram layers", "dkm_zero_nu", {"model.nu": 0.0}),
+    TableRow("short", "{epochs}", "a sixth of the epochs", "dkm_200_epochs",
+             {"max_epochs": lambda epochs: max(1, epochs // 6), "milestones": (0.8, 0.9)}),
+    TableRow("gamma_twice", "twice γ: {skr.gamma_fraction:g} P",
+             "twice the degrees of freedom; run, but not in the paper", "dkm_gamma_div2",
+             {"model.skr.gamma_fraction": lambda fraction: 2 * fraction}),
+)
+# fmt: on
 
 TABLES = {
     table.name: table
     for table in (
-        Table(
-            "table1", "Table 1: CIFAR-10, with SKR, before SKR, and networks", "cifar10", comparison
-        ),
-        Table("table2", "Table 2: CIFAR-100, the same", "cifar100", comparison100),
-        Table("table3", "Table 3: CIFAR-10, ablations", "cifar10", ablations),
+        Table("table1", "Table 1: CIFAR-10, comparison with networks", "cifar10", COMPARISON),
+        Table("table2", "Table 2: CIFAR-100, comparison with networks", "cifar100", COMPARISON_100),
+        Table("table3", "Table 3: CIFAR-10, ablations", "cifar10", ABLATIONS),
     )
 }
-
-
-def with_model(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """The settings with another model."""
-    return replace(config, model=replace(config.model, **changes))
-
-
-def with_skr(config: TrainConfig, skr: SKR) -> TrainConfig:
-    """The settings with another regularisation."""
-    return with_model(config, skr=skr)
-
-
-def network(
-    headline: TrainConfig,
-    optimiser: Literal["adam", "adamw", "sgd"] = "adam",
-    **changes: Any,
-) -> TrainConfig:
-    """A network of the headline's widths, trained as published: batches of 128, no whitening,
-    Adam's usual betas, and running statistics as training left them.
-    """
-    model = headline.model
-    assert isinstance(model, ConvDKMConfig)
-    return replace(
-        headline,
-        kind="network",
-        model=NetworkConfig(
-            widths=model.num_inducing,
-            blocks_per_stage=model.blocks_per_stage,
-            strides=model.strides,
-            stem_stride=model.stem_stride,
-        ),
-        optimiser=optimiser,
-        betas=(0.9, 0.999),
-        batch_size=128,
-        recompute_activations=False,
-        memory=None,
-        estimate_statistics=False,
-        **changes,
-    )
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch" + "s" * (count > 1)

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import yaml
 
+from gramian.experiments.pool import run_jobs
 from gramian.experiments.reproduce.plan import ENDS, Plan, PlannedRun
 from gramian.train.record.checkpoint import check_same_settings
-from gramian.train.record.files import write_text_atomically
+from gramian.train.record.files import write_json_atomically, write_text_atomically
 from gramian.train.run import prepare, run_to_end
-from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.trainer import FREE, TrainingFailed
 
 log = logging.getLogger("gramian")
 
 
-class RunsCrashed(Exception):
-    """Processes ended without a result and without a numerical failure."""
-
-    exit_code = 1
-
-
-def run_here(plan: Plan, quiet: bool) -> None:
-    """All runs that are left, in this process. A run that fails numerically is a result."""
+def run_plan(plan: Plan, jobs: int = 1, quiet: bool = False) -> None:
+    """All runs that are left, ``jobs`` at a time. A run that fails numerically is a result."""
     plan.write()
-    for planned in left_to_do(plan):
-        log.info("%s: %s", plan.table.name, planned.name)
-        run_one(planned, quiet)
+    left = {
+        planned.name: partial(run_one, planned, quiet or jobs > 1) for planned in left_to_do(plan)
+    }
+    for line in run_jobs(left, jobs):
+        log.info("%s: %s", plan.table.name, line)
 
 
 def left_to_do(plan: Plan) -> Iterator[PlannedRun]:
@@ -48,22 +39,26 @@ def left_to_do(plan: Plan) -> Iterator[PlannedRun]:
             yield planned
 
 
-def run_one(planned: PlannedRun, quiet: bool) -> None:
-    """One run to its end or to its failure, from where it was."""
+def run_one(planned: PlannedRun, quiet: bool) -> str:
+    """One run to its end or to its failure, from where it was; returns a line on it."""
     folder = planned.folder
+    if not quiet:
+        log.info("%s", planned.name)
     try:
         run_to_end(prepare(planned.config, folder, quiet), folder)
+        line = f"{planned.name}: done"
     except TrainingFailed as failed:
-        log.warning("%s stopped: %s", planned.name, failed)
+        line = f"{planned.name} stopped: {failed}"
+        log.warning("%s", line)
         facts = {
             "epoch": failed.epoch,
             "step": failed.step,
             "layer": failed.layer,
             "reason": failed.reason,
         }
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-        write_text_atomically(folder.path / "failure.json", text)
+        write_json_atomically(folder.path / "failure.json", facts)
     shutil.rmtree(folder.checkpoints.folder, ignore_errors=True)  # no use any more, and large
+    return line
 
 
 def check_settings(planned: PlannedRun) -> None:
@@ -89,46 +84,3 @@ def copy_from_twin(planned: PlannedRun, output: Path) -> bool:
                     write_text_atomically(here / name, (folder / name).read_text())
             return True
     return False
-
-
-def run_in_processes(plan: Plan, jobs: int, command: Sequence[str]) -> None:
-    """``jobs`` processes at a time, each with its share of the cores.
-
-    Args:
-        plan: what to run.
-        jobs: how many processes.
-        command: words of ``gramian`` that run the plan; row and seed are added.
-
-    A signal goes to all processes: each writes a checkpoint before it stops.
-    """
-    plan.write()
-    waiting = list(left_to_do(plan))
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    environment = os.environ | {"OMP_NUM_THREADS": threads}
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    crashed: list[str] = []
-    with StopSignals() as stop:
-        while waiting or running:
-            while waiting and len(running) < jobs and stop.received is None:
-                planned = waiting.pop(0)
-                log.info("%s: %s", plan.table.name, planned.name)
-                row, seed = planned.row.key, str(planned.config.seed)
-                place = ["--only", row, "--seed", seed, "--jobs", "1", "--quiet"]
-                words = [sys.executable, "-m", "gramian", *command, *place]
-                running[planned.name] = subprocess.Popen(
-                    words, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
-                )
-            time.sleep(0.2)
-            if stop.received is not None:
-                for process in running.values():
-                    process.send_signal(signal.SIGTERM)
-                for process in running.values():
-                    process.wait()
-                raise Stopped(stop.received)
-            for name, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[name]
-                    if process.returncode != 0:
-                        crashed.append(f"{name} (exit code {process.returncode})")
-    if crashed:
-        raise RunsCrashed(f"without a result: {', '.join(crashed)}. The same command tries again")

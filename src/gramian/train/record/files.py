@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -27,3 +28,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_text_atomically(path: Path, text: str) -> None:
     """The same for a text."""
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json_atomically(path: Path, value: object) -> None:
+    """The same for a value as JSON."""
+    write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

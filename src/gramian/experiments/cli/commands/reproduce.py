@@ -18,7 +18,7 @@ from gramian.experiments.report.gather import gather
 from gramian.experiments.report.grids import Grid, result_grid
 from gramian.experiments.reproduce.plan import Changes, Plan
 from gramian.experiments.reproduce.registry import TABLES
-from gramian.experiments.reproduce.table_runs import run_here, run_in_processes
+from gramian.experiments.reproduce.table_runs import run_plan
 from gramian.train.config import ConfigError
 from gramian.train.runtime.engine import Precision
 
@@ -37,7 +37,7 @@ def run(words: Sequence[str]) -> None:
     elif options.name in FIGURES:
         run_conditions(options)
     elif options.name in TABLES:
-        run_table(options, words)
+        run_table(options)
     else:
         known = ", ".join([*TABLES, *FIGURES])
         raise ConfigError(f"unknown experiment {options.name!r}; known are {known}, and list")
@@ -74,7 +74,7 @@ def reproduce_parser() -> ArgumentParser:
     return parser
 
 
-def run_table(options: Namespace, words: Sequence[str]) -> None:
+def run_table(options: Namespace) -> None:
     """Train what is left to train, and show the table."""
     plan = Plan(
         table=TABLES[options.name],
@@ -92,10 +92,7 @@ def run_table(options: Namespace, words: Sequence[str]) -> None:
         only=tuple(options.only.split(",")) if options.only else (),
         seed=options.seed,
     )
-    if options.jobs > 1:
-        run_in_processes(plan, options.jobs, ["reproduce", *words])
-    else:
-        run_here(plan, options.quiet)
+    run_plan(plan, options.jobs, options.quiet)
     grid = result_grid(gather([plan.folder]).tables[0])
     if options.json:
         facts = [{"row": line.label, **_cells(grid, line.cells)} for line in grid.lines]
@@ -133,7 +130,7 @@ def show_list() -> None:
     for column in ("name", "what", "rows"):
         table.add_column(column)
     for entry in TABLES.values():
-        rows = ", ".join(row.key for row in entry.rows(entry.headline("small")))
+        rows = ", ".join(row.key for row in entry.rows)
         table.add_row(entry.name, entry.title, rows)
     for name, figure in FIGURES.items():
         table.add_row(name, figure.title, ", ".join(panel.key for panel in figure.panels))
