@@ -56,8 +56,7 @@ def test_what_fails_and_what_dies_is_named_and_the_others_are_done():
     jobs = {"wrong": pool_jobs.fail, "dead": pool_jobs.die, "good": partial(pool_jobs.square, 3)}
     answers = []
     with pytest.raises(JobsFailed) as caught:
-        for answer in run_jobs(jobs, 2):
-            answers.append(answer)
+        answers.extend(run_jobs(jobs, 2))
     assert answers == [9]
     assert "wrong (no such data)" in str(caught.value)
     assert "dead (its process ended with code 7)" in str(caught.value)

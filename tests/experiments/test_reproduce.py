@@ -4,9 +4,8 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import signal
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -17,16 +16,13 @@ import numpy as np
 import pytest
 import yaml
 
-from gramian import SKR
 from gramian.experiments.cli.main import main
-from gramian.experiments.pool import JobsFailed
-from gramian.experiments.published import experiments
+from gramian.experiments.reproduce import table_runs
 from gramian.experiments.reproduce.plan import Changes, Plan
 from gramian.experiments.reproduce.registry import TABLES, Table, changed
 from gramian.experiments.reproduce.table_runs import run_plan
 from gramian.gram.errors import NegativeVarianceError
 from gramian.train.data.downloads.registry import REGISTRY
-from gramian.train.optimise import lr_factor
 from gramian.train.runtime.signals import Stopped
 from gramian.train.trainer import Trainer, TrainingFailed
 
@@ -34,136 +30,19 @@ SHORT = Changes(epochs=12, data="digits", train_size=48)
 TINY = ["--data", "digits", "--train_size", "48", "--epochs", "2", "--quiet"]
 
 
-def configs(name, scale):
-    headline = TABLES[name].headline(scale)
-    return {row.key: row.config(headline) for row in TABLES[name].rows}
+@pytest.fixture(autouse=True)
+def small_models(monkeypatch):
+    """A headline that trains in a moment; a whitening of 3,072 pixels alone takes half a minute."""
+    sizes = {"num_inducing": (8, 8), "strides": (2, 2), "num_samples": 10, "whitening": False}
+    changes = {"train_size": None, **{f"model.{key}": value for key, value in sizes.items()}}
+    tiny = changed(TABLES["table1"].headline("small"), changes)
+    monkeypatch.setattr(Table, "headline", lambda self, scale: replace(tiny, data=self.data))
 
 
 def plan(tmp_path, name="table1", **changes) -> Plan:
     settings = {"scale": "small", "seeds": 1, "only": ("headline",)} | changes
     small = Changes(epochs=2, data="digits", train_size=48)
     return Plan(table=TABLES[name], changes=small, output=tmp_path, **settings)
-
-
-def test_what_a_user_changes_is_in_the_settings_and_in_the_name_of_the_folder():
-    headline = TABLES["table3"].headline("small")
-    changes = Changes(epochs=3, train_size=60, precision="tf32-emulated", batch_size=16)
-    changed = changes.apply(headline)
-    expected = {"max_epochs": 3, "train_size": 60, "precision": "tf32-emulated", "batch_size": 16}
-    assert changed == replace(headline, **expected)
-    assert changes.suffix() == "-60points-3epochs-batch16-tf32-emulated"
-
-
-# ---- the registry ----
-
-
-def test_the_registries_are_read_without_torch():
-    """``gramian reproduce list`` must answer at once."""
-    code = """
-import sys
-from gramian.experiments.conditions.sweep import FIGURES
-from gramian.experiments.reproduce.registry import TABLES
-assert TABLES and FIGURES
-assert not {"torch", "numpy", "scipy", "yaml"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_published_runs_that_are_named_exist_and_keys_are_folder_names(table):
-    assert table.rows[0].key == "headline"
-    assert not table.rows[0].changes
-    for row in table.rows:
-        assert row.published is None or row.published in experiments()
-        assert row.key.isidentifier()
-
-
-def test_labels_have_the_numbers_of_their_settings():
-    found = {row.key: row for row in TABLES["table3"].rows}
-    headline = TABLES["table3"].headline("paper")
-    assert found["short"].title(headline) == "200 epochs"
-    assert found["short"].title(replace(headline, max_epochs=6)) == "1 epoch"
-    assert found["keep_jitter"].title(headline) == "no SKR, but λ = 0.1"
-    assert found["gamma_twice"].title(headline) == "twice γ: 0.5 P"
-
-
-def test_a_setting_that_does_not_exist_is_refused():
-    with pytest.raises(AttributeError, match="nonsense"):
-        changed(TABLES["table3"].headline("small"), {"model.nonsense": 1})
-
-
-def test_ablations_differ_from_the_headline_only_in_what_they_say():
-    found = configs("table3", "paper")
-    headline = found["headline"]
-    assert (headline.model.skr, headline.model.nu) == (SKR(0.25, 0.1), 0.001)
-    assert headline.model.divergence == "taylor"
-    changed = {
-        "no_taylor": {"divergence": "exact"},
-        "no_skr": {"skr": SKR.off()},
-        "neither": {"divergence": "exact", "skr": SKR.off()},
-        "keep_jitter": {"skr": SKR(None, 0.1)},
-        "zero_nu": {"nu": 0.0},
-        "gamma_twice": {"skr": SKR(0.5, 0.1)},
-    }
-    for key, change in changed.items():
-        assert found[key] == replace(headline, model=replace(headline.model, **change))
-    assert replace(found["short"], max_epochs=1200, milestones=(2 / 3, 11 / 12)) == headline
-    assert set(found) == {"headline", "short", *changed}
-
-
-@pytest.mark.parametrize(
-    ("key", "epochs", "drops"), [("headline", 1200, (800, 1100)), ("short", 200, (160, 180))]
-)
-def test_published_schedules(key, epochs, drops):
-    config = configs("table3", "paper")[key]
-    assert config.max_epochs == epochs
-    factors = [
-        lr_factor(config.schedule, epoch, 1, epochs, config.milestones) for epoch in range(epochs)
-    ]
-    changes = tuple(e for e in range(1, epochs) if factors[e] != factors[e - 1])
-    assert changes == drops
-    assert factors[-1] == pytest.approx(0.01)
-
-
-def test_networks_are_those_of_the_paper():
-    table1, table2 = configs("table1", "paper"), configs("table2", "paper")
-    adam, sgd = table1["network_adam"], table1["network_sgd"]
-    assert (adam.optimiser, adam.lr, adam.betas, adam.schedule) == (
-        "adam",
-        1e-3,
-        (0.9, 0.999),
-        "steps",
-    )
-    assert (sgd.optimiser, sgd.lr, sgd.momentum, sgd.weight_decay) == ("sgd", 0.01, 0.9, 5e-4)
-    assert sgd.schedule == "cosine"
-    assert table1["network_sgd_text"] == replace(sgd, lr=0.1)
-    adamw = table2["network_adamw"]
-    assert (adamw.optimiser, adamw.lr, adamw.weight_decay, adamw.schedule) == (
-        "adamw",
-        1e-3,
-        0.1,
-        "cosine",
-    )
-    for row in (adam, sgd, adamw):
-        assert row.model.widths == (512, 1024, 2048)
-        assert row.batch_size == 128
-        assert row.max_epochs == 1200
-    assert table1["previous"].precision == "64-true"
-    assert all(row.data == "cifar100" for row in table2.values())
-
-
-def test_all_rows_of_a_small_table_share_data_epochs_and_augmentation():
-    for name in ("table1", "table3"):
-        found = configs(name, "small")
-        shared = {
-            (c.data, c.train_size, c.split_seed, c.crop_padding, c.flip) for c in found.values()
-        }
-        assert len(shared) == 1
-        epochs = {config.max_epochs for key, config in found.items() if key != "short"}
-        assert epochs == {found["headline"].max_epochs}
-
-
-# ---- running ----
 
 
 def test_a_table_runs_to_its_end_and_is_not_run_again(tmp_path, capsys, monkeypatch):
@@ -283,10 +162,6 @@ def test_table2_runs_end_to_end_on_files_in_the_format_of_cifar100(tmp_path, mon
         sources=(replace(real.sources[0], files=(file,)),),
     )
     monkeypatch.setitem(REGISTRY, "cifar100", small)
-    # a whitening of 3,072 pixels takes half a minute to fit, and has tests of its own
-    headline = replace(TABLES["table2"].headline("small"), train_size=None)
-    headline = replace(headline, model=replace(headline.model, whitening=False))
-    monkeypatch.setattr(Table, "headline", lambda self, scale: replace(headline, data=self.data))
     assert main(["data", "fetch", "cifar100", "--data_dir", str(folder)]) == 0
     words = ["reproduce", "table2", "--epochs", "2", "--seeds", "1", "--quiet", "--json"]
     words += ["--data_dir", str(folder), "--output", str(tmp_path)]
@@ -312,12 +187,9 @@ def test_table2_runs_end_to_end_on_files_in_the_format_of_cifar100(tmp_path, mon
     assert len(saved["class_names"]) == saved["model"]["num_classes"] == 100
 
 
-def test_stopped_processes_write_checkpoints_and_the_rest_gives_the_same_numbers(tmp_path):
-    """Stop two processes in the middle, go on, and compare with runs that were never stopped."""
-    one, other = (
-        replace(plan(folder), changes=SHORT, only=("headline", "network_sgd"))
-        for folder in (tmp_path / "a", tmp_path / "b")
-    )
+def test_a_stopped_process_writes_a_checkpoint_and_the_rest_gives_the_same_numbers(tmp_path):
+    """Stop a process in the middle, go on, and compare with a run that was never stopped."""
+    one, other = (replace(plan(tmp_path / name), changes=SHORT) for name in "ab")
     headline = one.folder / "headline/seed0"
 
     def stop() -> None:
@@ -328,24 +200,26 @@ def test_stopped_processes_write_checkpoints_and_the_rest_gives_the_same_numbers
 
     threading.Thread(target=stop).start()
     with pytest.raises(Stopped, match="SIGTERM"):
-        run_plan(one, jobs=2, quiet=True)
+        run_plan(one, jobs=2)
     assert not (headline / "result.json").exists()
     assert list((headline / "checkpoints").glob("*.ckpt"))
     run_plan(one, quiet=True)
     run_plan(other, quiet=True)
-    for row in ("headline", "network_sgd"):
-        metrics = [
-            json.loads((p.folder / row / "seed0/result.json").read_text())["figures"]["test"]
-            for p in (one, other)
-        ]
-        assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)  # threads differ
+    ours, expected = (
+        json.loads((p.folder / "headline/seed0/result.json").read_text())["figures"]["test"]
+        for p in (one, other)
+    )
+    assert ours == pytest.approx(expected, rel=1e-4)  # threads differ
 
 
-def test_a_run_that_has_no_result_is_named(tmp_path):
-    nowhere = replace(plan(tmp_path), changes=Changes(data="no_such_data"))
-    with pytest.raises(JobsFailed, match=r"headline, seed 0 \(.*no_such_data") as caught:
-        run_plan(nowhere, jobs=2)
-    assert caught.value.exit_code == 4
+def test_runs_are_jobs_with_names_that_other_processes_can_do(tmp_path, monkeypatch):
+    jobs = {}
+    monkeypatch.setattr(table_runs, "run_jobs", lambda found, _: iter([jobs.update(found)]))
+    run_plan(plan(tmp_path, seeds=2), jobs=2)
+    assert list(jobs) == ["headline, seed 0", "headline, seed 1"]
+    run_one, (planned, quiet) = jobs["headline, seed 1"].func, jobs["headline, seed 1"].args
+    assert (run_one, planned.config.seed, quiet) == (table_runs.run_one, 1, True)
+    assert pickle.loads(pickle.dumps(planned)).config == planned.config
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,15 @@ class Table:
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """Settings (a dataclass) with other values at dotted names."""
     after: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         first, _, rest = name.partition(".")
-        before = after.get(first, getattr(settings, first))
         if rest:
-            after[first] = changed(before, {rest: value})
+            inside.setdefault(first, {})[rest] = value
         else:
-            after[first] = value(before) if callable(value) else value
+            after[first] = value(getattr(settings, first)) if callable(value) else value
+    for name, nested in inside.items():  # all of one dataclass at once: they must fit together
+        after[name] = changed(after.get(name, getattr(settings, name)), nested)
     return replace(settings, **after)  # type: ignore[type-var]
 
 

@@ -1,0 +1,133 @@
+"""The paper's tables as data: what each row changes, and that the settings are the published."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from gramian import SKR
+from gramian.experiments.published import experiments
+from gramian.experiments.reproduce.plan import Changes
+from gramian.experiments.reproduce.registry import TABLES, changed
+from gramian.train.optimise import lr_factor
+
+
+def configs(name, scale):
+    headline = TABLES[name].headline(scale)
+    return {row.key: row.config(headline) for row in TABLES[name].rows}
+
+
+def test_what_a_user_changes_is_in_the_settings_and_in_the_name_of_the_folder():
+    headline = TABLES["table3"].headline("small")
+    changes = Changes(epochs=3, train_size=60, precision="tf32-emulated", batch_size=16)
+    changed = changes.apply(headline)
+    expected = {"max_epochs": 3, "train_size": 60, "precision": "tf32-emulated", "batch_size": 16}
+    assert changed == replace(headline, **expected)
+    assert changes.suffix() == "-60points-3epochs-batch16-tf32-emulated"
+
+
+def test_the_registries_are_read_without_torch():
+    """``gramian reproduce list`` must answer at once."""
+    code = """
+import sys
+from gramian.experiments.conditions.sweep import FIGURES
+from gramian.experiments.reproduce.registry import TABLES
+assert TABLES and FIGURES
+assert not {"torch", "numpy", "scipy", "yaml"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_published_runs_that_are_named_exist_and_keys_are_folder_names(table):
+    assert table.rows[0].key == "headline"
+    assert not table.rows[0].changes
+    for row in table.rows:
+        assert row.published is None or row.published in experiments()
+        assert row.key.isidentifier()
+
+
+def test_labels_have_the_numbers_of_their_settings():
+    found = {row.key: row for row in TABLES["table3"].rows}
+    headline = TABLES["table3"].headline("paper")
+    assert found["short"].title(headline) == "200 epochs"
+    assert found["short"].title(replace(headline, max_epochs=6)) == "1 epoch"
+    assert found["keep_jitter"].title(headline) == "no SKR, but λ = 0.1"
+    assert found["gamma_twice"].title(headline) == "twice γ: 0.5 P"
+
+
+def test_a_setting_that_does_not_exist_is_refused():
+    with pytest.raises(TypeError, match="nonsense"):
+        changed(TABLES["table3"].headline("small"), {"model.nonsense": 1})
+
+
+def test_ablations_differ_from_the_headline_only_in_what_they_say():
+    found = configs("table3", "paper")
+    headline = found["headline"]
+    assert (headline.model.skr, headline.model.nu) == (SKR(0.25, 0.1), 0.001)
+    assert headline.model.divergence == "taylor"
+    changed = {
+        "no_taylor": {"divergence": "exact"},
+        "no_skr": {"skr": SKR.off()},
+        "neither": {"divergence": "exact", "skr": SKR.off()},
+        "keep_jitter": {"skr": SKR(None, 0.1)},
+        "zero_nu": {"nu": 0.0},
+        "gamma_twice": {"skr": SKR(0.5, 0.1)},
+    }
+    for key, change in changed.items():
+        assert found[key] == replace(headline, model=replace(headline.model, **change))
+    assert replace(found["short"], max_epochs=1200, milestones=(2 / 3, 11 / 12)) == headline
+    assert set(found) == {"headline", "short", *changed}
+
+
+@pytest.mark.parametrize(
+    ("key", "epochs", "drops"), [("headline", 1200, (800, 1100)), ("short", 200, (160, 180))]
+)
+def test_published_schedules(key, epochs, drops):
+    config = configs("table3", "paper")[key]
+    assert config.max_epochs == epochs
+    factors = [
+        lr_factor(config.schedule, epoch, 1, epochs, config.milestones) for epoch in range(epochs)
+    ]
+    changes = tuple(e for e in range(1, epochs) if factors[e] != factors[e - 1])
+    assert changes == drops
+    assert factors[-1] == pytest.approx(0.01)
+
+
+def test_networks_are_those_of_the_paper():
+    table1, table2 = configs("table1", "paper"), configs("table2", "paper")
+    adam, sgd = table1["network_adam"], table1["network_sgd"]
+    assert (adam.optimiser, adam.lr, adam.betas, adam.schedule) == (
+        "adam",
+        1e-3,
+        (0.9, 0.999),
+        "steps",
+    )
+    assert (sgd.optimiser, sgd.lr, sgd.momentum, sgd.weight_decay) == ("sgd", 0.01, 0.9, 5e-4)
+    assert sgd.schedule == "cosine"
+    assert table1["network_sgd_text"] == replace(sgd, lr=0.1)
+    adamw = table2["network_adamw"]
+    assert (adamw.optimiser, adamw.lr, adamw.weight_decay, adamw.schedule) == (
+        "adamw",
+        1e-3,
+        0.1,
+        "cosine",
+    )
+    for row in (adam, sgd, adamw):
+        assert row.model.widths == (512, 1024, 2048)
+        assert row.batch_size == 128
+        assert row.max_epochs == 1200
+    assert table1["previous"].precision == "64-true"
+    assert all(row.data == "cifar100" for row in table2.values())
+
+
+def test_all_rows_of_a_small_table_share_data_epochs_and_augmentation():
+    for name in ("table1", "table3"):
+        found = configs(name, "small")
+        shared = {
+            (c.data, c.train_size, c.split_seed, c.crop_padding, c.flip) for c in found.values()
+        }
+        assert len(shared) == 1
+        epochs = {config.max_epochs for key, config in found.items() if key != "short"}
+        assert epochs == {found["headline"].max_epochs}
