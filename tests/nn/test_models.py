@@ -472,7 +472,7 @@ def test_configurations_that_cannot_be_built():
         replace(DENSE, kernel="linear")
     with pytest.raises(ValueError, match="must be positive"):
         replace(DENSE, num_inducing=0)
-    with pytest.raises(ValueError, match="residual weights"):
+    with pytest.raises(ValueError, match="residual_weights"):
         ConvDKM.from_config(replace(SMALL, residual_weights=(-0.5, 1.5)))
 
 

@@ -1,0 +1,34 @@
+"""The stored text of ``gramian train --help``, because the settings it describes load PyTorch.
+
+``python -m gramian.experiments.cli.help`` writes it anew; a test fails when it is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from gramian.experiments.cli.options import UsageError, unknown_option
+from gramian.experiments.cli.train_options import peek
+
+
+def stored_help(words: Sequence[str]) -> str:
+    """The help for the kind of model that a command line names."""
+    kind = peek([word for word in words if word not in ("-h", "--help")]).kind
+    if not help_file(kind).exists():
+        raise UsageError(f"unknown kind {kind!r}")
+    return help_file(kind).read_text(encoding="utf-8")
+
+
+def check_names(words: Sequence[str]) -> None:
+    """Refuse an option that is not in the help, without waiting for PyTorch."""
+    known = re.findall(r"(?<=  |, )--[\w.]+\+?", stored_help(words))
+    for word in words:
+        if word.startswith("--") and word.partition("=")[0] not in known:
+            raise unknown_option(word, known)
+
+
+def help_file(kind: str) -> Path:
+    """Where the text for a kind of model is."""
+    return Path(__file__).parent / f"train_{kind}.txt"
