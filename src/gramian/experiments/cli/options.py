@@ -72,4 +72,6 @@ def import_modules(names: Sequence[str]) -> None:
             importlib.import_module(name)
         except Exception as error:  # a module of the user's can raise anything
             reason = f"{type(error).__name__}: {error}"
-            raise UsageError(f"--import {name}: the module cannot be imported ({reason})") from error
+            raise UsageError(
+                f"--import {name}: the module cannot be imported ({reason})"
+            ) from error

@@ -31,8 +31,8 @@ def add_model_options(parser: ArgumentParser, optional: bool = False) -> None:
         "--import",
         action="append",
         default=[],
-        help="Python module to import first, with custom kernels or likelihoods; may be given several "
-        "times; the current folder is searched too",
+        help="Python module to import first, with custom kernels or likelihoods; may be given "
+        "several times; the current folder is searched too",
     )
     add_common_options(parser)
 
@@ -68,7 +68,7 @@ def predicting() -> Iterator[None]:
         yield
     except NumericalError as error:
         raise PredictionFailed(
-            f"{error.where()}: {error.fact()} Check that the data have the units and the range of "
+            f"{error.layer or 'the model'}: {error.fact()} Check that the data have the units and the range of "
             "the training data, and that the model is whole (gramian evaluate shows its metrics); "
             "a model trained with more jitter or with --precision 64-true has more room."
         ) from error

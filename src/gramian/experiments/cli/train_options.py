@@ -125,7 +125,8 @@ def help_text(kind: str) -> str:
     """What ``gramian train --help`` shows."""
     parser = train_parser(kind, environment=False)
     parser.usage = "gramian train [options]"
-    parser.formatter_class = partial(DefaultHelpFormatter, width=100, max_help_position=30)
+    wide = partial(DefaultHelpFormatter, width=100, max_help_position=30)
+    parser.formatter_class = wide  # type: ignore[assignment]
     return parser.format_help()
 
 

@@ -45,10 +45,14 @@ def bench_parser() -> Parser:
         "Time and memory of a convolutional DKM on the CPU, beside a ResNet-20 of the same widths. "
         "The two take turns; a ratio is that of one turn.",
     )
-    parser.add_argument("--width", type=PositiveInt, default=64, help="inducing points of the first stage")
+    parser.add_argument(
+        "--width", type=PositiveInt, default=64, help="inducing points of the first stage"
+    )
     parser.add_argument("--batch", type=PositiveInt, default=256, help="images at once")
     parser.add_argument("--repeats", type=PositiveInt, default=7, help="turns that are measured")
-    parser.add_argument("--threads", type=PositiveInt | None, default=None, help="of PyTorch; null: its own choice")
+    parser.add_argument(
+        "--threads", type=PositiveInt | None, default=None, help="of PyTorch; null: its own choice"
+    )
     parser.add_argument("--plot", type=str | None, default=None, help="PNG file: parts of a step")
     parser.add_argument("--skip_memory", action="store_true", help="do not measure memory")
     parser.add_argument("--skip_parts", action="store_true", help="do not take a step apart")

@@ -114,13 +114,13 @@ def in_one_pass(predictor: Predictor, x: Tensor, batch_size: int) -> dict[str, T
     if not predictor.class_names:
         mean, var = predictor.mean_and_variance(x, batch_size)
         return {"mean": mean, "variance": var}
-    samples, parts = predictor.samples(), []
+    samples, likelihood = predictor.samples(), predictor.model.likelihood
     with torch.no_grad():
-        for q in predictor.marginals(x, batch_size):
-            parts.append((predictor.model.likelihood.predict(q, samples), q.var))
+        latent = list(predictor.marginals(x, batch_size))
+        parts: list[Any] = [likelihood.predict(q, samples) for q in latent]
     return {
-        "probabilities": torch.cat([probabilities for probabilities, _ in parts]),
-        "latent_variance": torch.cat([var for _, var in parts]),
+        "probabilities": torch.cat(parts),
+        "latent_variance": torch.cat([q.var for q in latent]),
     }
 
 
