@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 
-def check_positive(**settings: float | Iterable[float] | None) -> None:
+Numbers = float | int | Sequence[float | int]
+
+
+def check_positive(**settings: Numbers | None) -> None:
     """Raise unless every setting that is not None holds positive, finite numbers."""
     for name, value in settings.items():
         numbers = _numbers(value)
@@ -17,7 +20,7 @@ def check_positive(**settings: float | Iterable[float] | None) -> None:
             raise ValueError(f"{name} must be positive, got {value}")
 
 
-def check_not_negative(**settings: float | Iterable[float] | None) -> None:
+def check_not_negative(**settings: Numbers | None) -> None:
     """Raise unless every setting that is not None holds finite numbers of 0 or more."""
     for name, value in settings.items():
         numbers = _numbers(value)
@@ -25,8 +28,8 @@ def check_not_negative(**settings: float | Iterable[float] | None) -> None:
             raise ValueError(f"{name} must be 0 or more, got {value}")
 
 
-def _numbers(value: float | Iterable[float] | None) -> list[float]:
-    return list(value) if isinstance(value, Iterable) else [] if value is None else [value]
+def _numbers(value: Numbers | None) -> Sequence[float | int]:
+    return () if value is None else value if isinstance(value, Sequence) else (value,)
 
 
 def check_features(x: object, shape: tuple[int | str, ...], dtype: torch.dtype, what: str) -> None:

@@ -68,7 +68,7 @@ def predicting() -> Iterator[None]:
         yield
     except NumericalError as error:
         raise PredictionFailed(
-            f"{error.layer or 'the model'}: {error.fact()} Check that the data have the units and the range of "
-            "the training data, and that the model is whole (gramian evaluate shows its metrics); "
-            "a model trained with more jitter or with --precision 64-true has more room."
+            f"{error.layer or 'the model'}: {error.fact()} Check that the data have the units and "
+            "the range of the training data, and that the model is whole (gramian evaluate shows "
+            "its metrics). Models trained with more jitter or --precision 64-true are more robust."
         ) from error

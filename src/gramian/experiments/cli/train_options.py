@@ -135,7 +135,7 @@ def as_file(options: Namespace) -> str:
     kept = options.clone()
     for key in ("config", "print_config"):
         kept.pop(key)
-    return train_parser(options.kind).dump(kept, format="yaml")
+    return train_parser(options.kind).dump(kept, format="yaml", skip_unset=False)
 
 
 def describe(parser: Parser, settings: type, prefix: str = "") -> None:
