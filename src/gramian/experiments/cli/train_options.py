@@ -202,9 +202,13 @@ def read_config(path: str | Path) -> Values:
         raise UsageError(
             f"--config {path} must hold options as `name: value`, but is a {type(values).__name__}"
         )
-    model = values.get("model")
-    if isinstance(model, dict):
-        values["model"] = {key: model[key] for key in model if key not in FROM_DATA}
+    for key in ("preset", "data", "kind"):
+        if not isinstance(values.get(key, ""), str):
+            raise UsageError(f"--config {path}: {key} must be a text, got {values[key]}")
+    model = values.get("model", {})
+    if not isinstance(model, dict):
+        raise UsageError(f"--config {path}: model must hold options, got {model}")
+    values["model"] = {key: model[key] for key in model if key not in FROM_DATA}
     return values
 
 
