@@ -52,6 +52,7 @@ def test_help_of_any_command_loads_nothing_heavy():
     script = f"""
 import sys
 from gramian.experiments.cli.main import COMMANDS, main
+main(["--help"])
 doors = [[name, "--help"] for name in COMMANDS] + [["reproduce", "list"], ["train", "--helo"],
     ["train", "--kind", "dense", "--help"], ["train", "--preset", "sine", "-h"], ["evaluate"]]
 codes = [main(words) for words in doors]

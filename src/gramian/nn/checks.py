@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-
 Numbers = float | int | Sequence[float | int]
 
 

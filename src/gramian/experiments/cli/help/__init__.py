@@ -12,6 +12,8 @@ from pathlib import Path
 from gramian.experiments.cli.options import UsageError, unknown_option
 from gramian.experiments.cli.train_options import peek
 
+FOLDER = Path(__file__).parent
+
 
 def stored_help(words: Sequence[str]) -> str:
     """The help for the kind of model that a command line names."""
@@ -22,8 +24,9 @@ def stored_help(words: Sequence[str]) -> str:
 
 
 def check_names(words: Sequence[str]) -> None:
-    """Refuse an option that is not in the help, without waiting for PyTorch."""
-    known = re.findall(r"(?<=  |, )--[\w.]+\+?", stored_help(words))
+    """Refuse an option that no kind of model has, without waiting for PyTorch."""
+    texts = (path.read_text(encoding="utf-8") for path in FOLDER.glob("train_*.txt"))
+    known = {name for text in texts for name in re.findall(r"(?<=  |, )--[\w.]+\+?", text)}
     for word in words:
         if word.startswith("--") and word.partition("=")[0] not in known:
             raise unknown_option(word, known)
@@ -31,4 +34,4 @@ def check_names(words: Sequence[str]) -> None:
 
 def help_file(kind: str) -> Path:
     """Where the text for a kind of model is."""
-    return Path(__file__).parent / f"train_{kind}.txt"
+    return FOLDER / f"train_{kind}.txt"
