@@ -201,7 +201,7 @@ def test_evaluate_on_the_points_that_the_run_had(tmp_path, capsys):
         result = json.loads((tmp_path / "split" / "result.json").read_text())["figures"]
         if split in result:
             assert json.loads(out)["accuracy"] == result[split]["accuracy"]
-    assert counts == {"train": 48, "validation": 134, "test": 450}
+    assert counts == {"train": 48, "validation": 136, "test": 450}
     code, out, _ = outcome(
         capsys, "evaluate", run, "--data", "digits", "--split", "train", "--json"
     )

@@ -93,10 +93,9 @@ class DKMConfig(KernelConfig):
             raise ValueError(f"nu must be 0 or more, or inf, got {self.nu}")
         if not 0 < self.norm.momentum <= 1:
             raise ValueError(f"norm.momentum must be in (0, 1], got {self.norm.momentum}")
-        if not -math.inf < self.variance_check.threshold <= 0:
+        if not math.isfinite(self.variance_check.threshold):
             raise ValueError(
-                "variance_check.threshold must be finite and not above 0, got "
-                f"{self.variance_check.threshold}"
+                f"variance_check.threshold must be finite, got {self.variance_check.threshold}"
             )
 
     def build_layer(self, P_in: int, P: int, space: tuple[int, ...], stride: int) -> Layer[Any]:

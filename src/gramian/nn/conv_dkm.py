@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gramian.nn.checks import check_positive
+from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.config import DKMConfig
 from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import Categorical
@@ -59,11 +59,11 @@ class ConvDKMConfig(DKMConfig):
             )
         check_positive(
             num_inducing=self.num_inducing,
-            blocks_per_stage=self.blocks_per_stage,
             strides=self.strides,
             stem_stride=self.stem_stride,
             image_shape=self.image_shape,
         )
+        check_not_negative(blocks_per_stage=self.blocks_per_stage)
         if not (min(self.residual_weights) >= 0 < sum(self.residual_weights) < math.inf):
             raise ValueError(
                 f"residual_weights must be 0 or more and not both 0, got {self.residual_weights}"

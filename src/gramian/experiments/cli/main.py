@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -68,18 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, words: Sequence[str]) -> None:
-    """Run one command; long work is announced before PyTorch is loaded."""
-    wants_help = not {"-h", "--help"}.isdisjoint(words)
-    if name == "train":
-        from gramian.experiments.cli.help import check_names, stored_help
+    """Run one command."""
+    if name == "train":  # its options load PyTorch
+        from gramian.experiments.cli.options import announce
+        from gramian.experiments.cli.train_help import check_names, stored_help
 
-        if wants_help:
+        if not {"-h", "--help"}.isdisjoint(words):
             sys.stdout.write(stored_help(words))
             return
         check_names(words)
-    first_process = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-    if name in ("train", "reproduce", "bench") and not wants_help and first_process:
-        logging.getLogger("gramian").info("gramian %s: %s", __version__, name)
+        announce(name)
     importlib.import_module(f"gramian.experiments.cli.commands.{name}").run(words)
 
 

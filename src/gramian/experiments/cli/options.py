@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import os
 import re
 import sys
@@ -11,6 +12,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
+
+from gramian._version import __version__
+
+REWORDED = (
+    (r'(?:Parser )?[Kk]ey "([\w.]+)":?', r"--\1:"),
+    (r"<class '(?:\w+\.)*(\w+)'>", r"\1"),
+    (r"NoneType", "null"),
+    (r"Does not validate against any.* Subtypes: \[(.*?)\].* Given value:", r"expected \1, got"),
+    (r"[Ee]xpected an? (.*?)\. Got value:", r"expected \1, got"),
+    (r"Not of type (\w+): (?:invalid .*: )?(.*?)(?: does not .*)?$", r"expected \1, got \2"),
+    (r"\bPositiveInt\b", "a positive integer"),
+    (r"\bNonNegativeInt\b", "an integer of 0 or more"),
+    (r"(?<=[\w]), null, got", " or null, got"),
+)
+"""What jsonargparse says, and what we say."""
 
 
 class UsageError(ValueError):
@@ -37,6 +53,8 @@ class Parser(ArgumentParser):
 def unknown_option(word: str, known: Iterable[str]) -> UsageError:
     """The error for a word that is no option, with the option that looks most like it."""
     name = word.partition("=")[0]
+    if not name.startswith("-"):
+        return UsageError(f"unexpected word {word!r}")
     close = difflib.get_close_matches(name, [option for option in known if option != "-h"], n=1)
     return UsageError(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""))
 
@@ -44,12 +62,15 @@ def unknown_option(word: str, known: Iterable[str]) -> UsageError:
 def on_one_line(message: str) -> str:
     """An error of jsonargparse or YAML, in the words of the command line."""
     text = " ".join(message.split())
-    text = re.sub(r'(?:Parser )?[Kk]ey "([\w.]+)":?', r"--\1:", text)
-    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text).replace("NoneType", "null")
-    union = r"Does not validate against any of the Union subtypes Subtypes: \[(.*?)\].*Given value:"
-    text = re.sub(union, r"Expected one of \1. Got value:", text)
-    text = re.sub(r"[Ee]xpected an? (.*?)\. Got value: ", r"expected \1, got ", text)
-    return re.sub(r"Expected one of (.*?)\. Got value: ", r"expected one of \1, got ", text)
+    for pattern, words in REWORDED:
+        text = re.sub(pattern, words, text)
+    return text
+
+
+def announce(command: str) -> None:
+    """The first line of long work, from the first of several processes."""
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        logging.getLogger("gramian").info("gramian %s: %s", __version__, command)
 
 
 def add_common_options(parser: ArgumentParser) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from jsonargparse.typing import PositiveInt
 
-from gramian.experiments.cli.options import Parser, UsageError, add_common_options
+from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
 from gramian.experiments.cli.terminal import as_json
 
 
 def run(words: Sequence[str]) -> None:
     """Measure on this machine, and say what was measured."""
     options = bench_parser().parse_args(list(words))
+    announce("bench")
     import torch
 
     from gramian.experiments.bench.bench_text import as_text

@@ -12,7 +12,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from rich.console import Console
 from rich.table import Table as TextTable
 
-from gramian.experiments.cli.options import Parser, UsageError, add_common_options
+from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
 from gramian.experiments.cli.terminal import as_json
 from gramian.experiments.conditions.sweep import FIGURES
 from gramian.experiments.reproduce.registry import TABLES
@@ -30,8 +30,10 @@ def run(words: Sequence[str]) -> None:
     if options.name == "list":
         show_list()
     elif options.name in FIGURES:
+        announce(f"reproduce {options.name}")
         run_conditions(options)
     elif options.name in TABLES:
+        announce(f"reproduce {options.name}")
         run_table(options)
     else:
         known = ", ".join([*TABLES, *FIGURES])

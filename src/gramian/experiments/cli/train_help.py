@@ -1,6 +1,6 @@
 """The stored text of ``gramian train --help``, because the settings it describes load PyTorch.
 
-``python -m gramian.experiments.cli.help`` writes it anew; a test fails when it is out of date.
+``python -m gramian.experiments.cli.train_help`` writes it anew, and a test says when.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gramian.experiments.cli.options import UsageError, unknown_option
-from gramian.experiments.cli.train_options import peek
+from gramian.experiments.cli.train_options import help_text, peek
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "help"
 
 
 def stored_help(words: Sequence[str]) -> str:
@@ -35,3 +35,15 @@ def check_names(words: Sequence[str]) -> None:
 def help_file(kind: str) -> Path:
     """Where the text for a kind of model is."""
     return FOLDER / f"train_{kind}.txt"
+
+
+def store() -> None:
+    """Write the texts anew."""
+    from gramian.train.config import MODEL_CONFIGS
+
+    for kind in MODEL_CONFIGS:
+        help_file(kind).write_text(help_text(kind), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    store()
