@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,7 +118,10 @@ def test_progress_is_a_line_an_epoch_when_not_a_terminal(tmp_path, capsys):
         "epoch 2/2",
     ]
     assert "run folder" in out
-    assert list(tmp_path.glob("*/tensorboard/events*"))
+    assert list(tmp_path.glob("digits-conv-seed0/tensorboard/events*"))
+    for page in ("README.md", "docs/PROGRAM.md"):  # name the folder that a run has by default
+        text = (Path(__file__).parents[1] / page).read_text()
+        assert set(re.findall(r"runs/(digits[\w-]*)", text)) == {"digits-conv-seed0"}
 
 
 # ---- evaluate, predict, info, data ----
@@ -213,6 +218,12 @@ def test_evaluate_on_the_points_that_the_run_had(tmp_path, capsys):
         code, out, err = outcome(capsys, "evaluate", run, *more)
         assert (code, out) == (2, "")
         assert message in err
+    for text, message in [("[1", "cannot be read"), ("- a", "is a list"), ("lr: x", "lr")]:
+        (tmp_path / "split" / "config.yaml").write_text(text)
+        code, out, err = outcome(capsys, "evaluate", run)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert len(err.splitlines()) == 1
     code, _, err = outcome(capsys, "evaluate", str(tmp_path / "split" / "model"))
     assert code == 2
     assert "is no run folder, so say which data: --data NAME" in err

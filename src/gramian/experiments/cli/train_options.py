@@ -196,18 +196,18 @@ def read_config(path: str | Path) -> Values:
     try:
         values = get_loader("yaml")(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--config {path} cannot be read: {on_one_line(str(error))}") from error
+        raise UsageError(f"{path} cannot be read: {on_one_line(str(error))}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
         raise UsageError(
-            f"--config {path} must hold options as `name: value`, but is a {type(values).__name__}"
+            f"{path} must hold options as `name: value`, but is a {type(values).__name__}"
         )
     for key in ("preset", "data", "kind"):
         if not isinstance(values.get(key, ""), str):
-            raise UsageError(f"--config {path}: {key} must be a text, got {values[key]}")
+            raise UsageError(f"{path}: {key} must be a text, got {values[key]}")
     model = values.get("model", {})
     if not isinstance(model, dict):
-        raise UsageError(f"--config {path}: model must hold options, got {model}")
+        raise UsageError(f"{path}: model must hold options, got {model}")
     values["model"] = {key: model[key] for key in model if key not in FROM_DATA}
     return values
 

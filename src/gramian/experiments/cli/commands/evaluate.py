@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from jsonargparse import Namespace
 
 from gramian.experiments.cli.options import Parser, UsageError
@@ -19,6 +18,7 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json, show_figures
+from gramian.experiments.cli.train_options import read_config
 
 if TYPE_CHECKING:
     from gramian.train.data import Dataset
@@ -78,7 +78,7 @@ def chosen_data(options: Namespace) -> tuple[str, Dataset]:
     path = Path(options.model) / "config.yaml"
     if not path.exists():
         raise UsageError(f"{options.model} is no run folder, so say which data: --data NAME")
-    config = config_from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    config = config_from_dict(read_config(path))
     if options.data_dir is not None:
         config = replace(config, data_dir=options.data_dir)
     data = getattr(load_task(config), options.split)
