@@ -464,7 +464,7 @@ def test_more_inducing_points_than_patches():
 def test_configurations_that_cannot_be_built():
     with pytest.raises(ValueError, match="one stride a stage: 2 stages"):
         replace(SMALL, strides=(2,))
-    with pytest.raises(ValueError, match="positive counts"):
+    with pytest.raises(ValueError, match="num_inducing must be positive"):
         replace(SMALL, num_inducing=(4, 0))
     with pytest.raises(ValueError, match="num_classes must be 2 or more"):
         replace(SMALL, num_classes=1)
@@ -472,7 +472,7 @@ def test_configurations_that_cannot_be_built():
         replace(DENSE, kernel="linear")
     with pytest.raises(ValueError, match="must be positive"):
         replace(DENSE, num_inducing=0)
-    with pytest.raises(ValueError, match="residual weights"):
+    with pytest.raises(ValueError, match="residual_weights"):
         ConvDKM.from_config(replace(SMALL, residual_weights=(-0.5, 1.5)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,13 +13,19 @@ class NumericalError(ArithmeticError):
     The layer is found on the way up: each container adds its part of the path with ``within``.
     """
 
+    exit_code = 3
     layer: str = ""
+    remedy: str = ""
 
     def __str__(self) -> str:
         return f"{self.layer or 'unnamed layer'}: {self.reason()}"
 
     def reason(self) -> str:
-        """What happened and which setting helps."""
+        """What happened, and which setting of a training helps."""
+        return f"{self.fact()} {self.remedy}".rstrip()
+
+    def fact(self) -> str:
+        """What happened."""
         return super().__str__()
 
 
@@ -35,23 +42,31 @@ class NotPSDError(NumericalError):
         self.failing_minor = failing_minor
         self.smallest_eigenvalue = smallest_eigenvalue
 
-    def reason(self) -> str:
-        """Name the matrix, its smallest eigenvalue and the remedy."""
-        if self.smallest_eigenvalue != self.smallest_eigenvalue:
-            return (
-                f"{self.what} ({self.size}×{self.size}, {self.dtype}) contains NaN or infinity. "
-                "Check the inputs, or lower the learning rate."
-            )
+        self.remedy = (
+            "Check the inputs, or lower the learning rate."
+            if math.isnan(smallest_eigenvalue)
+            else "Raise the kernel jitter or SKR.jitter, raise nu, lower the learning rate, or use "
+            "float64."
+        )
+
+    def fact(self) -> str:
+        """Name the matrix and its smallest eigenvalue."""
+        matrix = f"{self.what} ({self.size}×{self.size}, {self.dtype})"
+        if math.isnan(self.smallest_eigenvalue):
+            return f"{matrix} contains NaN or infinity."
         return (
-            f"{self.what} ({self.size}×{self.size}, {self.dtype}) is not positive definite: its "
-            f"leading minor of order {self.failing_minor} fails and its smallest eigenvalue is "
-            f"{self.smallest_eigenvalue:.3g}. Raise the kernel jitter or SKR.jitter, raise nu, "
-            "lower the learning rate, or use float64."
+            f"{matrix} is not positive definite: its leading minor of order {self.failing_minor} "
+            f"fails and its smallest eigenvalue is {self.smallest_eigenvalue:.3g}."
         )
 
 
 class NegativeVarianceError(NumericalError):
     """Conditional variances came out negative beyond the threshold, or NaN."""
+
+    remedy = (
+        "K_ii is too badly conditioned for this precision: raise SKR.jitter or the kernel jitter, "
+        "raise nu, use float64, or allow clamping with VarianceCheck(clamp=True)."
+    )
 
     def __init__(self, count: int, total: int, smallest: float, threshold: float) -> None:
         super().__init__(count, total, smallest, threshold)
@@ -60,29 +75,26 @@ class NegativeVarianceError(NumericalError):
         self.smallest = smallest
         self.threshold = threshold
 
-    def reason(self) -> str:
-        """Count the bad entries, show the smallest and name the remedy."""
+    def fact(self) -> str:
+        """Count the bad entries and show the smallest."""
         return (
             f"{self.count} of {self.total} variances are not above {self.threshold:g} "
-            f"(smallest {self.smallest:.3g}). K_ii is too badly conditioned for this precision: "
-            "raise SKR.jitter or the kernel jitter, raise nu, use float64, or allow clamping "
-            "with VarianceCheck(clamp=True)."
+            f"(smallest {self.smallest:.3g})."
         )
 
 
 class NonFiniteError(NumericalError):
     """The objective or a gradient is NaN or infinite."""
 
+    remedy = "Lower the learning rate, raise nu or SKR.jitter, or use float64."
+
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
 
-    def reason(self) -> str:
-        """Name what is not finite and the remedy."""
-        return (
-            f"{self.what} is not finite. Lower the learning rate, raise nu or SKR.jitter, "
-            "or use float64."
-        )
+    def fact(self) -> str:
+        """Name what is not finite."""
+        return f"{self.what} is not finite."
 
 
 @contextmanager

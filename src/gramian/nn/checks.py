@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+Numbers = float | int | Sequence[float | int]
+
+
+def check_positive(**settings: Numbers | None) -> None:
+    """Raise unless every setting that is not None holds positive, finite numbers."""
+    for name, value in settings.items():
+        numbers = _numbers(value)
+        if value is not None and not (numbers and all(0 < number < math.inf for number in numbers)):
+            raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_not_negative(**settings: Numbers | None) -> None:
+    """Raise unless every setting that is not None holds finite numbers of 0 or more."""
+    for name, value in settings.items():
+        numbers = _numbers(value)
+        if value is not None and not all(0 <= number < math.inf for number in numbers):
+            raise ValueError(f"{name} must be 0 or more, got {value}")
+
+
+def _numbers(value: Numbers | None) -> Sequence[float | int]:
+    return () if value is None else value if isinstance(value, Sequence) else (value,)
 
 
 def check_features(x: object, shape: tuple[int | str, ...], dtype: torch.dtype, what: str) -> None:

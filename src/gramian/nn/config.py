@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.divergence import Divergence
 from gramian.gram.skr import SKR
+from gramian.nn.checks import check_positive
 from gramian.nn.layers import LAYERS, Layer
 from gramian.nn.likelihoods import Estimator
 from gramian.nn.named import find
@@ -23,9 +25,9 @@ class KernelConfig:
     """The kernels of a model, each with parameters of its own.
 
     Args:
-        kernel: a name in ``KERNELS``, or module.Class of a custom one.
-        weight_var: start value of each kernel's learned weight variance; None fixes it at 1.
-        bias_var: start value of each kernel's learned bias variance; None leaves it out.
+        kernel: a name in ``KERNELS`` such as squared_exponential, or module.Class of a custom one.
+        weight_var: start value of each kernel's learned weight variance; null fixes it at 1.
+        bias_var: start value of each kernel's learned bias variance; null leaves it out.
         kernel_jitter: inflation of the kernels' diagonals.
     """
 
@@ -37,6 +39,7 @@ class KernelConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         self.kernel_class()
+        check_positive(weight_var=self.weight_var, bias_var=self.bias_var)
 
     @classmethod
     def known_kernels(cls) -> dict[str, type[Kernel]]:
@@ -60,12 +63,12 @@ class DKMConfig(KernelConfig):
         layer: what a layer is: ``dkm``, or module.Class of a custom one (see ``Layer``).
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity, with ``SKR.off()``, is
             the NNGP.
-        divergence: of the Gram layers and of the output.
+        divergence: KL of the Gram layers and of the output: exact, or its Taylor expansion.
         skr: stochastic kernel regularisation.
         norm: normalisation after each layer and before the output.
         tempered: average the output's KL over the outputs instead of summing it.
         num_samples: Monte-Carlo samples of the likelihood.
-        estimator: of the expected log-likelihood.
+        estimator: how the expected log-likelihood is computed.
         output_start: where q of the output starts: random, kernel or prior (see ``GPOutput``).
         variance_check: what to do about negative variances.
     """
@@ -85,6 +88,15 @@ class DKMConfig(KernelConfig):
         """Refuse what cannot be built."""
         super().__post_init__()
         find("layer", self.layer, LAYERS, Layer)
+        check_positive(num_samples=self.num_samples)
+        if not self.nu >= 0:
+            raise ValueError(f"nu must be 0 or more, or inf, got {self.nu}")
+        if not 0 < self.norm.momentum <= 1:
+            raise ValueError(f"norm.momentum must be in (0, 1], got {self.norm.momentum}")
+        if not math.isfinite(self.variance_check.threshold):
+            raise ValueError(
+                f"variance_check.threshold must be finite, got {self.variance_check.threshold}"
+            )
 
     def build_layer(self, P_in: int, P: int, space: tuple[int, ...], stride: int) -> Layer[Any]:
         """One layer; ``space`` is the size of its output map."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.config import DKMConfig
 from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import Categorical
@@ -28,12 +29,12 @@ class ConvDKMConfig(DKMConfig):
         num_inducing: inducing points of each stage; the stem has those of the first.
         blocks_per_stage: residual blocks in a stage, two layers each.
         strides: stride of the first block of each stage.
-        stem_stride: of the stem; 2 ends the costly full-size maps after the first kernel.
-        residual_weights: of the shortcut and of the main branch.
+        stem_stride: stride of the stem; 2 ends the costly full-size maps after the first kernel.
+        residual_weights: weights of the shortcut and of the main branch.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images.
         whiten_inducing: choose inducing patches from whitened images.
-        mixing_start: where the mixing starts.
+        mixing_start: start values of the mixing of inducing points.
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
@@ -56,8 +57,17 @@ class ConvDKMConfig(DKMConfig):
                 f"one stride a stage: {len(self.num_inducing)} stages in num_inducing, "
                 f"but strides = {self.strides}"
             )
-        if not self.num_inducing or min(self.num_inducing) < 1:
-            raise ValueError(f"num_inducing must hold positive counts, got {self.num_inducing}")
+        check_positive(
+            num_inducing=self.num_inducing,
+            strides=self.strides,
+            stem_stride=self.stem_stride,
+            image_shape=self.image_shape,
+        )
+        check_not_negative(blocks_per_stage=self.blocks_per_stage)
+        if not (min(self.residual_weights) >= 0 < sum(self.residual_weights) < math.inf):
+            raise ValueError(
+                f"residual_weights must be 0 or more and not both 0, got {self.residual_weights}"
+            )
         if self.num_classes < 2:
             raise ValueError(f"num_classes must be 2 or more, got {self.num_classes}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.config import DKMConfig
 from gramian.nn.layers import Layer
 from gramian.nn.likelihoods import Categorical, Gaussian
@@ -20,10 +21,10 @@ class DenseDKMConfig(DKMConfig):
     Args (besides those of DKMConfig):
         num_features: features of a data point.
         num_outputs: classes, or targets of a regression.
-        num_inducing: P, in every layer.
+        num_inducing: inducing points of every layer.
         num_layers: Gram layers. None at all is a sparse variational Gaussian process.
         lengthscales: learned scales of the features: none, one, or one a feature.
-        likelihood: of the targets.
+        likelihood: how the targets are distributed.
         noise_var: start value of the Gaussian likelihood's variance.
     """
 
@@ -41,12 +42,13 @@ class DenseDKMConfig(DKMConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        if min(self.num_features, self.num_outputs, self.num_inducing) < 1 or self.num_layers < 0:
-            raise ValueError(
-                "num_features, num_outputs and num_inducing must be positive and num_layers not "
-                f"negative, got {self.num_features}, {self.num_outputs}, {self.num_inducing}, "
-                f"{self.num_layers}"
-            )
+        check_positive(
+            num_features=self.num_features,
+            num_outputs=self.num_outputs,
+            num_inducing=self.num_inducing,
+            noise_var=self.noise_var,
+        )
+        check_not_negative(num_layers=self.num_layers)
 
     def build_likelihood(self) -> Categorical | Gaussian:
         """The likelihood."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramian.nn.baseline.network import Network, NetworkConfig
+from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.contract import Trainable
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 Kind = Literal["conv", "dense", "network"]
+DEVICES = ("auto", "cpu", "cuda", "mps")
 ModelConfig = ConvDKMConfig | DenseDKMConfig | NetworkConfig
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
     "conv": ConvDKMConfig,
@@ -36,33 +38,34 @@ class TrainConfig:
     Args:
         kind: convolutional model for images, dense model for rows, or network: the paper's
             residual network, to compare with.
-        data: name of a data set, or path of one's own.
+        data: name of a data set, or path of your own: a folder of images or an .npz file.
         data_dir: where data sets are stored; GRAMIAN_DATA_DIR or the user's cache if not given.
         train_size: use only so many training points, chosen at random.
         validation_fraction: share of the training set held out for choosing settings.
-        split_seed: chooses both; the same points for every seed.
+        split_seed: draws the points of train_size and validation_fraction, the same for every seed.
         crop_padding: random crops of images padded by so many pixels; 0 for none, 4 as published.
         flip: random horizontal flips; published for CIFAR.
         max_epochs: passes over the training set. 1200 is published.
-        batch_size: data points a step, over all processes. 256 is published.
+        batch_size: data points per step, over all processes. 256 is published.
         lr: learning rate at the start, or at the peak of one_cycle.
-        optimiser: adam, adamw or sgd.
-        betas: of Adam.
-        momentum: of sgd.
-        weight_decay: of adamw (decoupled) and sgd.
+        optimiser: what turns gradients into steps.
+        betas: decay of the two running means of adam and adamw.
+        momentum: share of the last step that sgd repeats.
+        weight_decay: pull of the weights to 0, for adamw (decoupled) and sgd.
         schedule: steps (lr × 0.1 at each milestone), cosine (to 0), one_cycle (linear warm-up over
             the first 30 %, then cosine), or constant.
         milestones: where steps drops, as shares of max_epochs.
-        seed: of everything random.
+        seed: decides everything random: start values, order of the data and noise.
         precision: 32-true, 64-true, tf32 on CUDA, or tf32-emulated to see on a CPU what it does.
-        device: auto, cpu, cuda or mps.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or mps.
         devices: processes on this machine.
-        num_nodes: machines.
-        recompute_activations: in every layer: least memory, more time, same gradients.
+        num_nodes: machines that train together.
+        recompute_activations: compute every layer again in the backward pass: least memory, more
+            time, same gradients.
         memory: what a step may take in all, such as 3.9GB: recompute the layers that this needs.
         on_numerical_error: raise; skip the batch; or rollback to the last checkpoint and go on with
             other noise.
-        max_numerical_errors: so many skips or rollbacks are too many.
+        max_numerical_errors: stop after so many skips or rollbacks.
         evaluate_every: epochs between evaluations.
         patience: stop after so many evaluations without a better validation log-likelihood, and
             keep the best model; needs a validation_fraction.
@@ -107,21 +110,41 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
-        positive = {
-            "max_epochs": self.max_epochs,
-            "batch_size": self.batch_size,
-            "lr": self.lr,
-            "devices": self.devices,
-            "num_nodes": self.num_nodes,
-            "evaluate_every": self.evaluate_every,
-        }
-        for name, value in positive.items():
-            if not value > 0:
-                raise ConfigError(f"{name} must be positive, got {value}")
-        if not 0 <= self.validation_fraction < 1:
-            raise ConfigError(
-                f"validation_fraction must be in [0, 1), got {self.validation_fraction}"
+        try:
+            check_positive(
+                max_epochs=self.max_epochs,
+                batch_size=self.batch_size,
+                lr=self.lr,
+                devices=self.devices,
+                num_nodes=self.num_nodes,
+                evaluate_every=self.evaluate_every,
+                patience=self.patience,
+                train_size=self.train_size,
             )
+            check_not_negative(
+                seed=self.seed,
+                split_seed=self.split_seed,
+                crop_padding=self.crop_padding,
+                weight_decay=self.weight_decay,
+                max_numerical_errors=self.max_numerical_errors,
+                checkpoint_minutes=self.checkpoint_minutes,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        shares = {
+            "validation_fraction": [self.validation_fraction],
+            "momentum": [self.momentum],
+            "betas": self.betas,
+        }
+        for name, values in shares.items():
+            if not all(0 <= value < 1 for value in values):
+                raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if not all(0 < share <= 1 for share in self.milestones):
+            raise ConfigError(f"milestones are shares in (0, 1], got {self.milestones}")
+        if not self.data:
+            raise ConfigError("data must be the name of a data set or a path, got ''")
+        if self.device not in DEVICES:
+            raise ConfigError(f"device must be {', '.join(DEVICES)}, got {self.device!r}")
         if self.patience is not None and not self.validation_fraction:
             raise ConfigError("patience needs a validation set: set validation_fraction")
         if self.weight_decay and self.optimiser == "adam":

@@ -7,10 +7,12 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from gramian._version import __version__
+
 COMMANDS = {
     "train": "train a model; resumes by itself where it was stopped",
-    "evaluate": "figures of a trained model on a data set",
-    "predict": "class, probability, entropy and latent variance of images or rows",
+    "evaluate": "metrics of a trained model on a data set",
+    "predict": "class, probabilities, entropy and latent variance of images or rows",
     "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",
     "reproduce": "the paper's tables and figures, at full size or in miniature",
@@ -29,8 +31,8 @@ options:
   -h, --help     this text
   --version      the version
 
-Results go to standard output (--json for programs), everything else to standard error. Options can
-also come from a file (--config FILE) or the environment (GRAMIAN_TRAIN__SEED=5).
+Results go to standard output (--json for programs), everything else to standard error. Options of
+train can also come from a file (--config FILE) or the environment (GRAMIAN_TRAIN__SEED=5).
 Exit codes: 0 done, 1 failure, 2 wrong usage, 3 numerical failure, 4 data missing or damaged,
 130 Ctrl-C and 143 SIGTERM, after a checkpoint was written.
 """
@@ -44,32 +46,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(HELP.format(commands="\n".join(lines)))
         return 0 if words else 2
     if words[0] == "--version":
-        from gramian._version import __version__
-
         sys.stdout.write(f"gramian {__version__}\n")
         return 0
-    if words[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        return fail(f"unknown command {words[0]!r}; commands are {known}", 2)
-    verbose = "--verbose" in words
-    set_up_logging("--quiet" in words)
+    name, *rest = words
+    if name not in COMMANDS:
+        return fail(f"unknown command {name!r}; commands are {', '.join(COMMANDS)}", 2, "gramian")
+    set_up_logging("--quiet" in rest)
     try:
-        command = importlib.import_module(f"gramian.experiments.cli.commands.{words[0]}")
-        command.run(words[1:])
+        run(name, rest)
     except KeyboardInterrupt as stop:  # or Stopped, after a checkpoint was written
         return fail(str(stop) or "interrupted", getattr(stop, "exit_code", 130))
-    except SystemExit as stop:  # jsonargparse has said what is wrong
+    except SystemExit as stop:  # after help
         return stop.code if isinstance(stop.code, int) else 1
     except Exception as error:
         code = getattr(error, "exit_code", None)
-        if verbose or (code is None and not isinstance(error, OSError | ImportError)):
+        if "--verbose" in rest or (code is None and not isinstance(error, OSError | ImportError)):
             logging.getLogger("gramian").exception("unexpected error" if code is None else "")
-        return fail(str(error), 1 if code is None else code)
+        return fail(str(error), 1 if code is None else code, f"gramian {name}")
     return 0
 
 
-def fail(message: str, code: int) -> int:
-    """Say what is wrong, on standard error."""
+def run(name: str, words: Sequence[str]) -> None:
+    """Run one command."""
+    if name == "train":  # its options load PyTorch
+        from gramian.experiments.cli.options import announce
+        from gramian.experiments.cli.train_help import check_names, stored_help
+
+        if not {"-h", "--help"}.isdisjoint(words):
+            sys.stdout.write(stored_help(words))
+            return
+        check_names(words)
+        announce(name)
+    importlib.import_module(f"gramian.experiments.cli.commands.{name}").run(words)
+
+
+def fail(message: str, code: int, command: str = "") -> int:
+    """Say what is wrong, on standard error; where the command is wrong, in one line."""
+    if code == 2:
+        message = f"{' '.join(message.split())} (see {command} --help)"
     sys.stderr.write(f"gramian: {message}\n")
     return code
 

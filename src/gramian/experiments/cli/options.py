@@ -1,50 +1,76 @@
-"""Command-line options from typed dataclasses, files and the environment."""
+"""What the options of all commands have in common. Nothing heavy is imported, so help is quick."""
 
 from __future__ import annotations
 
-import argparse
+import difflib
+import importlib
+import logging
 import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
-import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 
-from gramian.train.config import MODEL_CONFIGS, ConfigError, TrainConfig, add_train_arguments
-from gramian.train.presets import presets
+from gramian._version import __version__
+
+REWORDED = (
+    (r'(?:Parser )?[Kk]ey "([\w.]+)":?', r"--\1:"),
+    (r"<class '(?:\w+\.)*(\w+)'>", r"\1"),
+    (r"NoneType", "null"),
+    (r"Does not validate against any.* Subtypes: \[(.*?)\].* Given value:", r"expected \1, got"),
+    (r"[Ee]xpected an? (.*?)\. Got value:", r"expected \1, got"),
+    (r"Not of type (\w+): (?:invalid .*: )?(.*?)(?: does not .*)?$", r"expected \1, got \2"),
+    (r"\bPositiveInt\b", "a positive integer"),
+    (r"\bNonNegativeInt\b", "an integer of 0 or more"),
+    (r"(?<=[\w]), null, got", " or null, got"),
+)
+"""What jsonargparse says, and what we say."""
 
 
-def train_parser(words: Sequence[str]) -> ArgumentParser:
-    """The parser of ``gramian train``, for the kind of model and the preset that ``words`` name."""
-    preset, kind = _peek(words)
-    parser = ArgumentParser(
-        prog="gramian train",
-        allow_abbrev=False,
-        description="Train a model. Without options: handwritten digits.",
-        default_env=True,
-        env_prefix="GRAMIAN_TRAIN_",
-        default_config_files=[str(preset)] if preset else [],
-    )
-    parser.add_argument("--config", action="config", help="YAML file with options")
-    parser.add_argument(
-        "--preset",
-        default="auto",
-        help=f"options that come with the package: {', '.join(presets())}; auto takes the one with "
-        "the data set's name, none takes none",
-    )
-    add_train_arguments(parser)
-    parser.add_class_arguments(MODEL_CONFIGS[kind], "model")
-    parser.add_argument("--output", default="runs", help="folder of all runs")
-    parser.add_argument("--name", type=str | None, default=None, help="name of this run's folder")
-    parser.add_argument(
-        "--resume", default="auto", help="auto: go on if the run's folder has a checkpoint; never"
-    )
-    parser.add_argument("--plots", type=bool, default=True, help="draw plots after training")
-    parser.add_argument("--tensorboard", type=bool, default=False, help="write TensorBoard events")
-    parser.add_argument("--dry_run", action="store_true", help="say what would be done, and stop")
-    add_common_options(parser)
-    return parser
+class UsageError(ValueError):
+    """A command that cannot be understood."""
+
+    exit_code = 2
+
+
+class Parser(ArgumentParser):
+    """A parser whose errors are one line that names the option and the value."""
+
+    def __init__(self, command: str, description: str, **more: Any) -> None:
+        prog = f"gramian {command}"
+        super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise what jsonargparse would print after the usage of every option."""
+        words = re.match(r"unrecognized arguments: (.*)", message)
+        if words:
+            raise unknown_option(words[1].split()[0], self._option_string_actions) from ex
+        raise UsageError(on_one_line(message)) from ex
+
+
+def unknown_option(word: str, known: Iterable[str]) -> UsageError:
+    """The error for a word that is no option, with the option that looks most like it."""
+    name = word.partition("=")[0]
+    if not name.startswith("-"):
+        return UsageError(f"unexpected word {word!r}")
+    close = difflib.get_close_matches(name, [option for option in known if option != "-h"], n=1)
+    return UsageError(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""))
+
+
+def on_one_line(message: str) -> str:
+    """An error of jsonargparse or YAML, in the words of the command line."""
+    text = " ".join(message.split())
+    for pattern, words in REWORDED:
+        text = re.sub(pattern, words, text)
+    return text
+
+
+def announce(command: str) -> None:
+    """The first line of long work, from the first of several processes."""
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        logging.getLogger("gramian").info("gramian %s: %s", __version__, command)
 
 
 def add_common_options(parser: ArgumentParser) -> None:
@@ -54,46 +80,19 @@ def add_common_options(parser: ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="tracebacks with errors")
 
 
-def train_config(parser: ArgumentParser, options: Namespace) -> TrainConfig:
-    """The configuration that parsed options describe."""
-    names = set(TrainConfig.__dataclass_fields__)
-    try:
-        built = vars(parser.instantiate(options))
-        return TrainConfig(**{key: value for key, value in built.items() if key in names})
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules that the user named, from the current folder as well, as ``python -m`` does.
 
-
-def _peek(words: Sequence[str]) -> tuple[Path | None, str]:
-    """The preset and the kind of model, which decide what the other options are."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("preset", "data", "kind", "config"):
-        parser.add_argument(f"--{name}", default=os.environ.get(f"GRAMIAN_TRAIN__{name.upper()}"))
-    given, _ = parser.parse_known_args([word for word in words if word != "--print_config"])
-    values: dict[str, Any] = {}
-    if given.config:
+    Raises:
+        UsageError: there is no such module, or it cannot be imported.
+    """
+    if names and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
         try:
-            values = yaml.safe_load(Path(given.config).read_text()) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(f"--config {given.config} cannot be read: {error}") from error
-    data = given.data or values.get("data")
-    name = given.preset or values.get("preset") or "auto"
-    known = presets()
-    if name == "auto":
-        name = data if data in known else ("digits" if data is None and not values else "none")
-        if name != "none" and given.kind not in (None, _kind_of(known[name])):
-            name = "none"  # a preset for another kind of model
-    if name != "none" and name not in known:
-        raise ConfigError(f"unknown preset {name!r}; known are {', '.join(known)}")
-    preset = None if name == "none" else known[name]
-    kind = given.kind or values.get("kind")
-    if kind is None:
-        kind = _kind_of(preset) if preset else "conv"
-    if kind not in MODEL_CONFIGS:
-        raise ConfigError(f"unknown kind {kind!r}; known are {', '.join(MODEL_CONFIGS)}")
-    return preset, kind
-
-
-def _kind_of(preset: Path) -> str:
-    kind: str = yaml.safe_load(preset.read_text()).get("kind", "conv")
-    return kind
+            importlib.import_module(name)
+        except Exception as error:  # a module of the user's can raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise UsageError(
+                f"--import {name}: the module cannot be imported ({reason})"
+            ) from error

@@ -1,9 +1,12 @@
-"""Figures as tables on standard output."""
+"""Results on standard output: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -34,3 +37,16 @@ def show_figures(title: str, columns: Mapping[str, Mapping[str, float]]) -> None
             )
             table.add_row(label, *cells)
     Console(file=sys.stdout).print(table)
+
+
+def as_json(values: Any) -> str:
+    """One line of JSON; numbers that JSON cannot hold (NaN and infinity) are null."""
+    return json.dumps(_finite(values), allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.baseline.resnet import ResNet
+from gramian.nn.checks import check_positive
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.likelihoods import Categorical
 
@@ -25,7 +26,7 @@ class NetworkConfig:
         widths: channels of each stage.
         blocks_per_stage: residual blocks in a stage, two convolutions each.
         strides: stride of the first block of each stage.
-        stem_stride: of the first convolution.
+        stem_stride: stride of the first convolution.
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
@@ -37,8 +38,13 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        if not self.widths or min(self.widths) < 1:
-            raise ValueError(f"widths must hold positive counts, got {self.widths}")
+        check_positive(
+            widths=self.widths,
+            blocks_per_stage=self.blocks_per_stage,
+            strides=self.strides,
+            stem_stride=self.stem_stride,
+            image_shape=self.image_shape,
+        )
         if len(self.strides) != len(self.widths):
             raise ValueError(
                 f"one stride a stage: {len(self.widths)} stages in widths, "

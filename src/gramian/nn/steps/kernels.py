@@ -25,10 +25,21 @@ from gramian.gram.fast.passes import normalized_gaussian
 
 @dataclass(frozen=True)
 class Jitter:
-    """x → (1 + relative)·x + absolute, on the diagonal of a kernel: numerical safety only."""
+    """x → (1 + relative)·x + absolute, on the diagonal of a kernel: numerical safety only.
+
+    Args:
+        relative: share of each diagonal entry that is added to it.
+        absolute: added to each diagonal entry.
+    """
 
     relative: float = 1e-4
     absolute: float = 1e-4
+
+    def __post_init__(self) -> None:
+        """Refuse what would take from the diagonal."""
+        for name in ("relative", "absolute"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"the {name} kernel jitter must be 0 or more, got {value}")
 
     def __call__(self, diagonal: Tensor) -> Tensor:
         """Inflate diagonal entries."""

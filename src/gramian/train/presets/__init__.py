@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
-from gramian.train.config import ConfigError, TrainConfig, config_from_dict
+if TYPE_CHECKING:
+    from gramian.train.config import TrainConfig
 
 
 def presets() -> dict[str, Path]:
@@ -19,6 +21,8 @@ def presets() -> dict[str, Path]:
 
 def preset_config(name: str) -> TrainConfig:
     """The configuration of a preset as it is."""
+    from gramian.train.config import ConfigError, config_from_dict  # loads PyTorch
+
     known = presets()
     if name not in known:
         raise ConfigError(f"unknown preset {name!r}; known are {', '.join(known)}")

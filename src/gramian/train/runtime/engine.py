@@ -16,6 +16,7 @@ from gramian.gram.blocks import Marginals
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.steps.norm import GramNorm, mean_over_batch
 from gramian.train.config import ConfigError
+from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
 from gramian.train.runtime.tf32 import emulate_tf32
 
@@ -44,7 +45,7 @@ class Engine:
     ) -> None:
         strategy = "ddp" if devices * num_nodes > 1 else "auto"
         self.fabric = Fabric(
-            accelerator=device,
+            accelerator=choose_device(device),
             strategy=strategy,
             devices=devices,
             num_nodes=num_nodes,

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
-import torch
-from jsonargparse import ArgumentParser
+from jsonargparse.typing import PositiveInt
 
-from gramian.experiments.bench.bench_text import as_text
-from gramian.experiments.bench.benchmark import run_bench
-from gramian.experiments.bench.subjects import BenchConfig
-from gramian.experiments.cli.options import add_common_options
-from gramian.train.config import ConfigError
+from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
+from gramian.experiments.cli.terminal import as_json
 
 
 def run(words: Sequence[str]) -> None:
     """Measure on this machine, and say what was measured."""
     options = bench_parser().parse_args(list(words))
+    announce("bench")
+    import torch
+
+    from gramian.experiments.bench.bench_text import as_text
+    from gramian.experiments.bench.benchmark import run_bench
+    from gramian.experiments.bench.subjects import BenchConfig
+
     threads = torch.get_num_threads() if options.threads is None else options.threads
     config = BenchConfig(
         width=options.width, batch=options.batch, repeats=options.repeats, threads=threads
     )
     if options.plot:
         if options.skip_parts:
-            raise ConfigError("--plot shows the parts of a step, which --skip_parts leaves out")
+            raise UsageError("--plot shows the parts of a step, which --skip_parts leaves out")
         from gramian.experiments.plots import (
             training_plots as plots,  # before the measurements, in case it is not installed
         )
@@ -34,20 +36,24 @@ def run(words: Sequence[str]) -> None:
         from gramian.experiments.bench.parts_plot import parts_figure
 
         plots.save(parts_figure(result), options.plot)
-    sys.stdout.write(json.dumps(result) + "\n" if options.json else as_text(result))
+    sys.stdout.write(as_json(result) if options.json else as_text(result))
 
 
-def bench_parser() -> ArgumentParser:
+def bench_parser() -> Parser:
     """The options."""
-    parser = ArgumentParser(
-        prog="gramian bench",
-        description="Time and memory of a convolutional DKM on the CPU, beside a ResNet-20 of the "
-        "same widths. The two take turns; a ratio is that of one turn.",
+    parser = Parser(
+        "bench",
+        "Time and memory of a convolutional DKM on the CPU, beside a ResNet-20 of the same widths. "
+        "The two take turns; a ratio is that of one turn.",
     )
-    parser.add_argument("--width", type=int, default=64, help="inducing points of the first stage")
-    parser.add_argument("--batch", type=int, default=256, help="images at once")
-    parser.add_argument("--repeats", type=int, default=7, help="turns that are measured")
-    parser.add_argument("--threads", type=int | None, default=None, help="PyTorch's own choice")
+    parser.add_argument(
+        "--width", type=PositiveInt, default=64, help="inducing points of the first stage"
+    )
+    parser.add_argument("--batch", type=PositiveInt, default=256, help="images at once")
+    parser.add_argument("--repeats", type=PositiveInt, default=7, help="turns that are measured")
+    parser.add_argument(
+        "--threads", type=PositiveInt | None, default=None, help="of PyTorch; null: its own choice"
+    )
     parser.add_argument("--plot", type=str | None, default=None, help="PNG file: parts of a step")
     parser.add_argument("--skip_memory", action="store_true", help="do not measure memory")
     parser.add_argument("--skip_parts", action="store_true", help="do not take a step apart")

@@ -1,66 +1,90 @@
-"""``gramian evaluate``: figures of a trained model on a data set."""
+"""``gramian evaluate``: metrics of a trained model on a data set."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import Namespace
 
-from gramian.experiments.cli.options import add_common_options
-from gramian.experiments.cli.terminal import show_figures
-from gramian.train.config import ConfigError
-from gramian.train.data import load
-from gramian.train.predict.evaluate import evaluate, figures
-from gramian.train.predict.predictor import Predictor
+from gramian.experiments.cli.options import Parser, UsageError
+from gramian.experiments.cli.saved_model import (
+    add_batch_options,
+    add_model_options,
+    load_predictor,
+    predicting,
+)
+from gramian.experiments.cli.terminal import as_json, show_figures
+from gramian.experiments.cli.train_options import read_config
+
+if TYPE_CHECKING:
+    from gramian.train.data import Dataset
+
+SPLITS = ("test", "validation", "train")
 
 
 def run(words: Sequence[str]) -> None:
-    """Evaluate on the test set that the model was made for, or on another one."""
-    parser = ArgumentParser(
-        prog="gramian evaluate", description="Figures of a trained model on a test set."
-    )
-    parser.add_argument("model", help="run folder, or folder of a saved model")
-    parser.add_argument("--data", type=str | None, default=None, help="data set; the run's own")
-    parser.add_argument("--data_dir", type=str | None, default=None, help="where data are stored")
-    parser.add_argument("--split", choices=["test", "train"], default="test", help="which part")
-    parser.add_argument("--batch_size", type=int, default=256, help="data points at once")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
-    add_common_options(parser)
-    options = parser.parse_args(list(words))
-    folder = model_folder(options.model)
-    predictor = Predictor.from_pretrained(folder, options.device)
-    name = options.data or data_of_run(Path(options.model))
-    data = getattr(load(name, options.data_dir), options.split)
-    check_classes(predictor, data.class_names)
-    result = figures(evaluate(predictor, data, options.batch_size))
+    """Evaluate on data that the model was made for, or on others."""
+    options = evaluate_parser().parse_args(list(words))
+    predictor = load_predictor(options)
+    name, data = chosen_data(options)
+    if predictor.class_names != data.class_names:
+        raise UsageError(
+            f"the model knows the classes {', '.join(predictor.class_names)}, "
+            f"the data have {', '.join(data.class_names)}"
+        )
+    from gramian.train.predict.evaluate import evaluate, figures
+
+    with predicting():
+        result = figures(evaluate(predictor, data, options.batch_size))
     if options.json:
-        sys.stdout.write(json.dumps({"data": name, "split": options.split, **result}) + "\n")
+        sys.stdout.write(as_json({"data": name, "split": options.split, **result}))
     else:
         show_figures(f"{options.model} on {name}", {options.split: result})
 
 
-def model_folder(path: str) -> Path:
-    """The folder of the saved model, in a run folder or by itself."""
-    inside = Path(path) / "model"
-    return inside if inside.is_dir() else Path(path)
+def evaluate_parser() -> Parser:
+    """The options."""
+    parser = Parser("evaluate", "Metrics of a trained model on a data set.")
+    add_model_options(parser)
+    parser.add_argument(
+        "--data", type=str | None, default=None, help="another data set; null: the run's own"
+    )
+    parser.add_argument("--data_dir", type=str | None, default=None, help="where data are stored")
+    parser.add_argument(
+        "--split",
+        choices=SPLITS,
+        default="test",
+        help="which part; train and validation are the points that the run had, unless --data "
+        "names others",
+    )
+    add_batch_options(parser)
+    return parser
 
 
-def data_of_run(folder: Path) -> str:
-    """The data set that a run was trained on."""
-    path = folder / "config.yaml"
+def chosen_data(options: Namespace) -> tuple[str, Dataset]:
+    """The name of the data, and the points to evaluate on, split as the run did."""
+    from gramian.train.config import config_from_dict
+    from gramian.train.data import load
+    from gramian.train.task import load_task
+
+    if options.data is not None:
+        if options.split == "validation":
+            raise UsageError("--split validation is a part of the run's own data: leave out --data")
+        return options.data, getattr(load(options.data, options.data_dir), options.split)
+    path = Path(options.model) / "config.yaml"
     if not path.exists():
-        raise ConfigError(f"{folder} is no run folder, so say which data: --data NAME")
-    return str(yaml.safe_load(path.read_text())["data"])
-
-
-def check_classes(predictor: Predictor, class_names: tuple[str, ...]) -> None:
-    """Refuse data with other classes than the model knows."""
-    if predictor.class_names != class_names:
-        raise ConfigError(
-            f"the model knows the classes {', '.join(predictor.class_names)}, "
-            f"the data have {', '.join(class_names)}"
+        raise UsageError(f"{options.model} is no run folder, so say which data: --data NAME")
+    config = config_from_dict(read_config(path))
+    if options.data_dir is not None:
+        config = replace(config, data_dir=options.data_dir)
+    data = getattr(load_task(config), options.split)
+    if data is None:
+        raise UsageError(
+            f"--split {options.split}: the run had none (validation_fraction "
+            f"{config.validation_fraction})"
         )
+    return config.data, data

@@ -5,62 +5,68 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from jsonargparse import ArgumentParser
+from jsonargparse import Namespace
 
-from gramian.experiments.cli.commands.evaluate import model_folder
-from gramian.experiments.cli.options import add_common_options
-from gramian.nn.model import DKM
-from gramian.train.config import ConfigError, model_config_to_dict
-from gramian.train.predict.predictor import Predictor
-from gramian.train.record.run_folder import environment
+from gramian.experiments.cli.options import Parser, UsageError
+from gramian.experiments.cli.saved_model import add_model_options, load_predictor
+from gramian.experiments.cli.terminal import as_json
 
 
 def run(words: Sequence[str]) -> None:
     """Describe this installation, a model, or the cost of one."""
-    parser = ArgumentParser(
-        prog="gramian info",
-        description="Versions and devices here, what a trained model is made of, or what it would "
-        "cost to train one at a scale: parameters, FLOPs, memory, and time on an A100.",
+    options = info_parser().parse_args(list(words))
+    if options.scale:
+        if options.model:
+            raise UsageError("--scale simulates a preset: name it or a model's folder, not both")
+        from gramian.experiments.cost.cost_text import as_text
+        from gramian.experiments.cost.simulation import simulate
+
+        costs = simulate(options.scale)
+        sys.stdout.write(as_json(costs) if options.json else as_text(costs))
+        return
+    facts = describe_model(options) if options.model else describe_installation()
+    if options.json:
+        sys.stdout.write(as_json(facts))
+    else:
+        sys.stdout.write("".join(f"{key:<14} {_short(value)}\n" for key, value in facts.items()))
+
+
+def info_parser() -> Parser:
+    """The options."""
+    parser = Parser(
+        "info",
+        "Versions and devices here, what a trained model is made of, or what it would cost to "
+        "train one at a scale: parameters, FLOPs, memory, and time on an A100.",
     )
-    parser.add_argument("model", nargs="?", help="run folder, or folder of a saved model")
+    add_model_options(parser, optional=True)
     parser.add_argument(
         "--scale",
         choices=["paper", "small"],
         help="simulate training at this size, on tensors without storage; takes half a minute",
     )
-    add_common_options(parser)
-    options = parser.parse_args(list(words))
-    if options.scale:
-        if options.model:
-            raise ConfigError("--scale simulates a preset: name it or a model's folder, not both")
-        from gramian.experiments.cost.cost_text import as_text
-        from gramian.experiments.cost.simulation import simulate
-
-        costs = simulate(options.scale)
-        sys.stdout.write(json.dumps(costs) + "\n" if options.json else as_text(costs))
-        return
-    facts = describe_model(options.model) if options.model else describe_installation()
-    if options.json:
-        sys.stdout.write(json.dumps(facts) + "\n")
-    else:
-        sys.stdout.write("".join(f"{key:<14} {_short(value)}\n" for key, value in facts.items()))
+    return parser
 
 
 def describe_installation() -> dict[str, Any]:
     """Versions, processor and devices."""
+    import torch
+
+    from gramian.train.record.run_folder import environment
+
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return environment(seed=0, device=device, dtype=torch.get_default_dtype())
 
 
-def describe_model(path: str) -> dict[str, Any]:
+def describe_model(options: Namespace) -> dict[str, Any]:
     """Size, classes, layers and settings of a saved model."""
-    predictor = Predictor.from_pretrained(model_folder(path))
+    from gramian.nn.model import DKM
+    from gramian.train.config import model_config_to_dict
+
+    predictor = load_predictor(options)
     model = predictor.model
     return {
         "model": type(model).__name__,

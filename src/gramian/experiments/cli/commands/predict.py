@@ -4,88 +4,156 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser
-from torch import Tensor
+from gramian.experiments.cli.options import Parser, UsageError
+from gramian.experiments.cli.saved_model import (
+    PredictionFailed,
+    add_batch_options,
+    add_model_options,
+    load_predictor,
+    predicting,
+)
+from gramian.experiments.cli.terminal import as_json
 
-from gramian.experiments.cli.commands.evaluate import model_folder
-from gramian.experiments.cli.options import add_common_options
-from gramian.train.config import ConfigError
-from gramian.train.data import read_images, read_inputs
-from gramian.train.predict.predictor import Predictor
-from gramian.train.record.files import write_text_atomically
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gramian.train.predict.predictor import Predictor
+
+Row = dict[str, Any]
 
 
 def run(words: Sequence[str]) -> None:
     """Predict and write a table."""
-    parser = ArgumentParser(
-        prog="gramian predict",
-        description="Class, probability, entropy and latent variance of images or rows.",
-    )
-    parser.add_argument("model", help="run folder, or folder of a saved model")
-    parser.add_argument("inputs", nargs="+", help="image files, or one .npz with an array x")
-    parser.add_argument("--output", default="-", help="CSV file; - for standard output")
-    parser.add_argument("--batch_size", type=int, default=256, help="data points at once")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
-    add_common_options(parser)
-    options = parser.parse_args(list(words))
-    predictor = Predictor.from_pretrained(model_folder(options.model), options.device)
+    options = predict_parser().parse_args(list(words))
+    predictor = load_predictor(options)
     names, x = read(options.inputs)
-    table = predictions(predictor, names, x, options.batch_size)
-    text = as_json(table) if options.json else as_csv(table)
+    with predicting():
+        table = predictions(predictor, names, x, options.batch_size)
+    check_finite(table)
+    text = "".join(map(as_json, table)) if options.json else as_csv(table)
     if options.output == "-":
         sys.stdout.write(text)
     else:
+        from gramian.train.record.files import write_text_atomically
+
         write_text_atomically(Path(options.output), text)
+
+
+def predict_parser() -> Parser:
+    """The options."""
+    parser = Parser(
+        "predict",
+        "Class, probabilities, entropy and latent variance of images or rows; mean and standard "
+        "deviation of a regression.",
+    )
+    add_model_options(parser)
+    parser.add_argument(
+        "inputs", nargs="+", help="image files, folders of image files, or one .npz with an array x"
+    )
+    parser.add_argument("--output", default="-", help="CSV file; - for standard output")
+    add_batch_options(parser)
+    return parser
 
 
 def read(inputs: list[str]) -> tuple[list[str], Tensor]:
     """Names and values of all data points."""
-    paths = [Path(text) for text in inputs]
+    from gramian.train.data import read_images, read_inputs
+
+    paths = [path for text in inputs for path in files_of(Path(text))]
     if any(path.suffix == ".npz" for path in paths):
         if len(paths) > 1:
-            raise ConfigError("give either image files or one .npz file")
+            raise UsageError("give either image files or one .npz file")
         x = read_inputs(paths[0])
         return [f"{paths[0].name}[{number}]" for number in range(len(x))], x
     return [str(path) for path in paths], read_images(paths)
 
 
-def predictions(
-    predictor: Predictor, names: list[str], x: Tensor, batch_size: int
-) -> list[dict[str, Any]]:
-    """A row a data point."""
+def files_of(path: Path) -> list[Path]:
+    """The file itself, or all images of a folder, sorted by name."""
+    if not path.is_dir():
+        return [path]
+    from gramian.train.data import DataError
+    from gramian.train.data.images import SUFFIXES
+
+    entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    for entry in entries:
+        if entry.is_dir():
+            raise DataError(f"{path} holds the folder {entry.name}: name the folders one by one")
+    images = [entry for entry in entries if entry.suffix.lower() in SUFFIXES]
+    if not images:
+        raise DataError(f"{path} holds no image file ({', '.join(SUFFIXES)})")
+    return images
+
+
+def predictions(predictor: Predictor, names: list[str], x: Tensor, batch_size: int) -> list[Row]:
+    """One row per data point."""
     shape = predictor.model.data_shape
     if tuple(x.shape[1:]) != shape:
-        raise ConfigError(f"the model takes data of shape {shape}, got {tuple(x.shape[1:])}")
-    if not predictor.class_names:
-        mean, var = predictor.mean_and_variance(x, batch_size)
-        rows = zip(names, mean.tolist(), var.sqrt().tolist(), strict=True)
-        return [
-            {"input": name, **_numbered("mean", means), **_numbered("std", stds)}
-            for name, means, stds in rows
-        ]
-    probabilities = predictor.probabilities(x, batch_size)
-    latent = predictor.latent(x, batch_size)
-    best, index = probabilities.max(1)
-    entropy = -(probabilities * probabilities.clamp_min(1e-45).log()).sum(1)
+        raise UsageError(f"the model takes data of shape {shape}, got {tuple(x.shape[1:])}")
+    found = in_one_pass(predictor, x, batch_size)
+    if "probabilities" in found:
+        rows = zip(names, found["probabilities"], found["latent_variance"], strict=True)
+        return [class_row(name, predictor.class_names, p, var) for name, p, var in rows]
+    rows = zip(names, found["mean"], found["variance"].sqrt(), strict=True)
     return [
-        {
-            "input": name,
-            "class": predictor.class_names[int(index[number])],
-            "probability": round(best[number].item(), 6),
-            "entropy": round(entropy[number].item(), 6),
-            "latent_variance": round(latent.var[number].item(), 6),
-        }
-        for number, name in enumerate(names)
+        {"input": name, **_numbered("mean", mean), **_numbered("std", std)}
+        for name, mean, std in rows
     ]
 
 
-def as_csv(table: list[dict[str, Any]]) -> str:
+def in_one_pass(predictor: Predictor, x: Tensor, batch_size: int) -> dict[str, Tensor]:
+    """Probabilities and latent variance, or mean and variance of the targets."""
+    import torch
+
+    if not predictor.class_names:
+        mean, var = predictor.mean_and_variance(x, batch_size)
+        return {"mean": mean, "variance": var}
+    samples, likelihood = predictor.samples(), predictor.model.likelihood
+    with torch.no_grad():
+        latent = list(predictor.marginals(x, batch_size))
+        parts: list[Any] = [likelihood.predict(q, samples) for q in latent]
+    return {
+        "probabilities": torch.cat(parts),
+        "latent_variance": torch.cat([q.var for q in latent]),
+    }
+
+
+def class_row(name: str, classes: Sequence[str], probabilities: Tensor, var: Tensor) -> Row:
+    """The best class, how certain it is, and the probabilities of all."""
+    p = [round(value, 6) for value in probabilities.tolist()]
+    entropy = -(probabilities * probabilities.clamp_min(1e-45).log()).sum().item()
+    best = int(probabilities.argmax())
+    return {
+        "input": name,
+        "class": classes[best],
+        "probability": p[best],
+        "entropy": round(entropy, 6),
+        "latent_variance": round(var.mean().item(), 6),
+        **{f"p({each})": value for each, value in zip(classes, p, strict=True)},
+    }
+
+
+def check_finite(table: list[Row]) -> None:
+    """Refuse predictions that are no numbers, which damaged weights give."""
+    bad = [
+        row["input"]
+        for row in table
+        if any(isinstance(value, float) and not math.isfinite(value) for value in row.values())
+    ]
+    if bad:
+        raise PredictionFailed(
+            f"{len(bad)} of {len(table)} predictions are not finite, the first for {bad[0]}: the "
+            "model's weights hold NaN or infinity"
+        )
+
+
+def as_csv(table: list[Row]) -> str:
     """The table as comma-separated values."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
@@ -94,12 +162,8 @@ def as_csv(table: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def as_json(table: list[dict[str, Any]]) -> str:
-    """The table as JSON lines."""
-    return "".join(json.dumps(row) + "\n" for row in table)
-
-
-def _numbered(name: str, values: list[float]) -> dict[str, float]:
-    if len(values) == 1:
-        return {name: values[0]}
-    return {f"{name}_{number}": value for number, value in enumerate(values)}
+def _numbered(name: str, values: Tensor) -> dict[str, float]:
+    numbers = values.tolist()
+    if len(numbers) == 1:
+        return {name: numbers[0]}
+    return {f"{name}_{number}": value for number, value in enumerate(numbers)}

@@ -7,26 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
-
-from gramian.experiments.cli.options import add_common_options
+from gramian.experiments.cli.options import Parser, add_common_options
 
 
 def run(words: Sequence[str]) -> None:
     """Write the report, and say where it is."""
-    parser = ArgumentParser(
-        prog="gramian report",
-        description="Tables (Markdown, LaTeX), learning curves (PNG, PDF) and one HTML page that "
-        "compare the results of gramian reproduce with the published ones.",
-    )
-    parser.add_argument(
-        "runs", nargs="+", help="result folder, or folder that holds several; one or more"
-    )
-    parser.add_argument(
-        "--output", type=str | None, default=None, help="folder; RUNS/report if not given"
-    )
-    add_common_options(parser)
-    options = parser.parse_args(list(words))
+    options = report_parser().parse_args(list(words))
     try:
         from gramian.experiments.report.write import write_report
     except ModuleNotFoundError as error:
@@ -38,3 +24,18 @@ def run(words: Sequence[str]) -> None:
         sys.stdout.write(json.dumps({"files": [str(path) for path in paths]}) + "\n")
     else:
         sys.stdout.write("".join(f"{path}\n" for path in paths))
+
+
+def report_parser() -> Parser:
+    """The options."""
+    parser = Parser(
+        "report",
+        "Tables (Markdown, LaTeX), learning curves (PNG, PDF) and one HTML page that compare the "
+        "results of gramian reproduce with the published ones.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", help="result folder, or folder that holds several; one or more"
+    )
+    parser.add_argument("--output", type=str | None, default=None, help="folder; null: RUNS/report")
+    add_common_options(parser)
+    return parser

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 from rich.console import Console
 from rich.table import Table as TextTable
 
-from gramian.experiments.cli.options import add_common_options
+from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
+from gramian.experiments.cli.terminal import as_json
 from gramian.experiments.conditions.sweep import FIGURES
-from gramian.experiments.report.gather import gather
-from gramian.experiments.report.grids import Grid, result_grid
-from gramian.experiments.reproduce.plan import Changes, Plan
 from gramian.experiments.reproduce.registry import TABLES
-from gramian.experiments.reproduce.table_runs import run_plan
-from gramian.train.config import ConfigError
-from gramian.train.runtime.engine import Precision
+
+if TYPE_CHECKING:
+    from gramian.experiments.report.grids import Grid
 
 SHOWN = (0, 1, 2, 4, 6, 7)  # ours, published accuracy, failures and p-values
 SEEDS = {"small": 3, "paper": 4}  # the paper has 4
@@ -29,27 +27,25 @@ SEEDS = {"small": 3, "paper": 4}  # the paper has 4
 def run(words: Sequence[str]) -> None:
     """List the experiments, or run one."""
     options = reproduce_parser().parse_args(list(words))
-    for name in ("seeds", "epochs", "train_size", "batch_size", "jobs"):
-        if (value := options[name]) is not None and value < 1:
-            raise ConfigError(f"--{name} must be positive, got {value}")
     if options.name == "list":
         show_list()
     elif options.name in FIGURES:
+        announce(f"reproduce {options.name}")
         run_conditions(options)
     elif options.name in TABLES:
+        announce(f"reproduce {options.name}")
         run_table(options)
     else:
         known = ", ".join([*TABLES, *FIGURES])
-        raise ConfigError(f"unknown experiment {options.name!r}; known are {known}, and list")
+        raise UsageError(f"unknown experiment {options.name!r}; known are {known}, and list")
 
 
-def reproduce_parser() -> ArgumentParser:
+def reproduce_parser() -> Parser:
     """The options."""
-    parser = ArgumentParser(
-        prog="gramian reproduce",
-        allow_abbrev=False,
-        description="The paper's tables and figures. Started again, it goes on where it was; a "
-        "finished run is never repeated.",
+    parser = Parser(
+        "reproduce",
+        "The paper's tables and figures. Started again, it goes on where it was; a finished run is "
+        "never repeated.",
     )
     names = ", ".join([*TABLES, *FIGURES])
     parser.add_argument("name", help=f"list, {names}")
@@ -59,16 +55,26 @@ def reproduce_parser() -> ArgumentParser:
         default="small",
         help="small: 10,000 images on two cores; paper: as published, on a GPU",
     )
-    parser.add_argument("--seeds", type=int | None, help="how many, from 0 on; 3 small, 4 paper")
-    parser.add_argument("--seed", type=int | None, help="only this seed")
+    parser.add_argument(
+        "--seeds", type=PositiveInt | None, help="how many, from 0 on; null: 3 small, 4 paper"
+    )
+    parser.add_argument("--seed", type=NonNegativeInt | None, help="only this seed")
     parser.add_argument("--only", type=str | None, help="only these rows, with commas between")
-    parser.add_argument("--epochs", type=int | None, help="instead of the scale's own")
+    parser.add_argument("--epochs", type=PositiveInt | None, help="instead of the scale's own")
     parser.add_argument("--data", type=str | None, help="another data set, by name or path")
-    parser.add_argument("--train_size", type=int | None, help="use only so many training points")
-    parser.add_argument("--batch_size", type=int | None, help="of the kernel machines")
+    parser.add_argument(
+        "--train_size", type=PositiveInt | None, help="use only so many training points"
+    )
+    parser.add_argument(
+        "--batch_size", type=PositiveInt | None, help="data points per step, of the kernel machines"
+    )
     parser.add_argument("--data_dir", type=str | None, help="where data sets are stored")
-    parser.add_argument("--precision", type=Precision | None, help="instead of the scale's own")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument(
+        "--precision",
+        type=Literal["32-true", "64-true", "tf32", "tf32-emulated"] | None,
+        help="instead of the scale's own",
+    )
+    parser.add_argument("--jobs", type=PositiveInt, default=1, help="processes at a time")
     parser.add_argument("--output", default="runs/reproduce", help="folder of all reproductions")
     add_common_options(parser)
     return parser
@@ -76,6 +82,11 @@ def reproduce_parser() -> ArgumentParser:
 
 def run_table(options: Namespace) -> None:
     """Train what is left to train, and show the table."""
+    from gramian.experiments.report.gather import gather
+    from gramian.experiments.report.grids import result_grid
+    from gramian.experiments.reproduce.plan import Changes, Plan
+    from gramian.experiments.reproduce.table_runs import run_plan
+
     plan = Plan(
         table=TABLES[options.name],
         scale=options.scale,
@@ -96,7 +107,7 @@ def run_table(options: Namespace) -> None:
     grid = result_grid(gather([plan.folder]).tables[0])
     if options.json:
         facts = [{"row": line.label, **_cells(grid, line.cells)} for line in grid.lines]
-        sys.stdout.write(json.dumps({"folder": str(plan.folder), "rows": facts}) + "\n")
+        sys.stdout.write(as_json({"folder": str(plan.folder), "rows": facts}))
     else:
         show_grid(grid)
         sys.stdout.write(f"\nresults: {plan.folder}   (gramian report {plan.folder})\n")
@@ -108,7 +119,7 @@ def run_conditions(options: Namespace) -> None:
 
     for name in ("seeds", "seed", "only", "data", "train_size", "batch_size", "precision"):
         if options[name] is not None:
-            raise ConfigError(f"--{name} is for tables; figures have data and seeds of their own")
+            raise UsageError(f"--{name} is for tables; figures have data and seeds of their own")
     suffix = f"-{options.epochs}epochs" if options.epochs else ""
     folder = Path(options.output) / f"{options.name}{suffix}"
     run_figure(
@@ -119,7 +130,7 @@ def run_conditions(options: Namespace) -> None:
         quiet=options.quiet,
     )
     if options.json:
-        sys.stdout.write(json.dumps({"folder": str(folder)}) + "\n")
+        sys.stdout.write(as_json({"folder": str(folder)}))
     else:
         sys.stdout.write(f"figure: {folder / 'figure.png'}\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -10,8 +9,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from gramian.experiments.cli.options import train_config, train_parser
-from gramian.experiments.cli.terminal import show_figures
+from gramian.experiments.cli.terminal import as_json, show_figures
+from gramian.experiments.cli.train_options import as_file, parse_train
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.run import prepare, run_to_end
@@ -22,9 +21,10 @@ log = logging.getLogger("gramian")
 
 def run(words: Sequence[str]) -> None:
     """Train, evaluate, save, and say where everything is."""
-    parser = train_parser(words)
-    options = parser.parse_args(list(words))
-    config = train_config(parser, options)
+    config, options = parse_train(words)
+    if options.print_config:
+        sys.stdout.write(as_file(options))
+        return
     folder = run_folder(config, options)
     on_epoch = tensorboard_writer(folder) if options.tensorboard and not options.dry_run else None
     trainer = prepare(config, folder, options.quiet, on_epoch)
@@ -38,7 +38,7 @@ def run(words: Sequence[str]) -> None:
     if options.plots:
         draw_plots(trainer, folder)
     if options.json:
-        sys.stdout.write(json.dumps({"folder": str(folder.path), **summary}) + "\n")
+        sys.stdout.write(as_json({"folder": str(folder.path), **summary}))
     else:
         show_figures(f"{config.data}, seed {config.seed}", summary["figures"])
         sys.stdout.write(f"\nrun folder: {folder.path}\n")

@@ -1,0 +1,261 @@
+"""The options of ``gramian train``, from typed dataclasses, files and the environment.
+
+The command line comes first, then the environment, ``--config``, the preset, and the defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import yaml
+from jsonargparse import DefaultHelpFormatter, Namespace, get_loader
+
+from gramian.experiments.cli.options import (
+    Parser,
+    UsageError,
+    add_common_options,
+    import_modules,
+    on_one_line,
+)
+from gramian.train.presets import presets
+
+if TYPE_CHECKING:
+    from gramian.train.config import TrainConfig
+
+Values = dict[str, Any]
+FROM_DATA = {"image_shape", "num_classes", "num_features", "num_outputs"}
+"""Settings of a model that the data decide, so that they are no options."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What decides which other options there are.
+
+    Args:
+        words: the command line without ``--config``, and with at most one ``--import``.
+        values: of the files that ``--config`` names.
+        preset: the file of a preset, or None.
+        kind: of the model.
+    """
+
+    words: list[str]
+    values: Values
+    preset: Path | None
+    kind: str
+
+
+def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace]:
+    """The settings of a run, and all options."""
+    from gramian.train.config import ConfigError, TrainConfig
+
+    asked = peek(words)
+    parser = train_parser(asked.kind)
+    for values in (read_config(asked.preset) if asked.preset else {}, asked.values):
+        given = parser.parse_object(values, env=False, defaults=False)
+        parser.set_defaults(dict(given.items()))
+    options = parser.parse_args(asked.words)
+    import_modules([*options["import"], *named_modules(options)])
+    try:
+        built = vars(parser.instantiate(options))
+        names = TrainConfig.__dataclass_fields__
+        return TrainConfig(**{key: built[key] for key in built if key in names}), options
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def train_parser(kind: str, environment: bool = True) -> Parser:
+    """The parser for a kind of model."""
+    from gramian.train.config import MODEL_CONFIGS, TrainConfig, add_train_arguments
+
+    if kind not in MODEL_CONFIGS:
+        raise UsageError(f"unknown kind {kind!r}; known are {', '.join(MODEL_CONFIGS)}")
+    parser = Parser(
+        "train",
+        "Train a model. Without options: handwritten digits. An option comes from the command "
+        "line, else the environment (GRAMIAN_TRAIN__SEED=5), else --config, else --preset, else "
+        f"its default. These are the options and defaults of --kind {kind}; --print_config shows "
+        "what would be used.",
+        default_env=environment,
+        env_prefix="GRAMIAN_TRAIN_",
+        print_config=None,
+    )
+    parser.add_argument("--config", type=str | None, default=None, help="YAML file with options")
+    parser.add_argument(
+        "--print_config", action="store_true", help="print all options as such a file, and stop"
+    )
+    parser.add_argument(
+        "--preset",
+        default="auto",
+        help=f"options that come with the package: {', '.join(presets())}; auto takes the one with "
+        "the data set's name, none takes none",
+    )
+    add_train_arguments(parser)
+    describe(parser, TrainConfig)
+    parser.add_argument("--output", default="runs", help="folder of all runs")
+    parser.add_argument("--name", type=str | None, default=None, help="name of this run's folder")
+    parser.add_argument(
+        "--resume", default="auto", help="auto: go on if the run's folder has a checkpoint; never"
+    )
+    parser.add_argument("--plots", type=bool, default=True, help="draw plots after training")
+    parser.add_argument("--tensorboard", type=bool, default=False, help="write TensorBoard events")
+    parser.add_argument("--dry_run", action="store_true", help="say what would be done, and stop")
+    parser.add_argument(
+        "--import",
+        type=list[str],
+        default=[],
+        help="Python module to import first; may be given several times. The current folder is "
+        "searched too. Modules of --model.kernel mymodule.MyKernel and the like need not be named.",
+    )
+    add_common_options(parser)
+    parser.add_class_arguments(MODEL_CONFIGS[kind], "model", skip=FROM_DATA)
+    describe(parser, MODEL_CONFIGS[kind], "model.")
+    return parser
+
+
+def help_text(kind: str) -> str:
+    """What ``gramian train --help`` shows."""
+    parser = train_parser(kind, environment=False)
+    parser.usage = "gramian train [options]"
+    wide = partial(DefaultHelpFormatter, width=100, max_help_position=30)
+    parser.formatter_class = wide  # type: ignore[assignment]
+    return parser.format_help()
+
+
+def as_file(options: Namespace) -> str:
+    """All options as a file for ``--config``."""
+    kept = options.clone()
+    for key in ("config", "print_config"):
+        kept.pop(key)
+    return train_parser(options.kind).dump(kept, format="yaml", skip_unset=False)
+
+
+def describe(parser: Parser, settings: type, prefix: str = "") -> None:
+    """Give the options of a dataclass the sentences of its docstring."""
+    sentences, types = descriptions(settings), get_type_hints(settings)
+    for group in parser._action_groups:
+        if group.title == str(settings):
+            group.title = f"--{prefix}*"
+    for action in list(parser._actions):
+        name = action.dest.removeprefix(prefix)
+        if action.dest == prefix[:-1]:
+            action.help = "YAML text or file with all of these"
+        elif action.dest.startswith(prefix) and name in sentences:
+            action.help = sentences[name]
+            if is_dataclass(types[name]):
+                describe(parser, types[name], f"{action.dest}.")
+
+
+def descriptions(settings: type) -> dict[str, str]:
+    """The sentence of each argument, from the docstrings of a class and of those it extends."""
+    found: dict[str, str] = {}
+    for base in settings.__mro__:
+        _, _, text = (inspect.getdoc(base) or "").partition("\nArgs")
+        for name, sentence in re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", text, re.MULTILINE):
+            found.setdefault(name, " ".join(sentence.replace("``", "").split()))
+    return found
+
+
+def peek(words: Sequence[str]) -> Asked:
+    """Files, preset and kind of model, before any option is checked."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", action="append")
+    parser.add_argument("--import", action="append", dest="modules")
+    try:
+        first, rest = parser.parse_known_args(_with_infinity(words))
+        for name in ("preset", "data", "kind"):
+            variable = os.environ.get(f"GRAMIAN_TRAIN__{name.upper()}")
+            parser.add_argument(f"--{name}", default=variable)
+        given, _ = parser.parse_known_args(rest)
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from error
+    variable = os.environ.get("GRAMIAN_TRAIN__CONFIG")
+    values: Values = {}
+    for path in first.config or ([variable] if variable else []):
+        values = _merged(values, read_config(path))
+    if first.modules:
+        rest.append(f"--import={json.dumps(first.modules)}")
+    kind = given.kind or values.get("kind")
+    name = given.preset or values.get("preset") or "auto"
+    preset = _preset(name, given.data or values.get("data"), kind, bool(values))
+    if kind is None:
+        kind = _kind_of(preset) if preset else "conv"
+    return Asked(rest, values, preset, kind)
+
+
+def read_config(path: str | Path) -> Values:
+    """The options in a YAML file, without those that the data decide."""
+    try:
+        values = get_loader("yaml")(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} cannot be read: {on_one_line(str(error))}") from error
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise UsageError(
+            f"{path} must hold options as `name: value`, but is a {type(values).__name__}"
+        )
+    for key in ("preset", "data", "kind"):
+        if not isinstance(values.get(key, ""), str):
+            raise UsageError(f"{path}: {key} must be a text, got {values[key]}")
+    model = values.get("model", {})
+    if not isinstance(model, dict):
+        raise UsageError(f"{path}: model must hold options, got {model}")
+    values["model"] = {key: model[key] for key in model if key not in FROM_DATA}
+    return values
+
+
+def named_modules(options: Namespace) -> list[str]:
+    """The modules of things that the options name by a path, such as ``mymodule.MyKernel``."""
+    names = [options.get(f"model.{key}") for key in ("kernel", "likelihood", "layer")]
+    if not Path(options.data).exists() and not options.data.endswith(".npz"):
+        names.append(options.data)
+    dotted = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+    return [
+        name.rpartition(".")[0]
+        for name in names
+        if isinstance(name, str) and dotted.fullmatch(name)
+    ]
+
+
+def _preset(name: str, data: str | None, kind: str | None, has_file: bool) -> Path | None:
+    """The file of the preset that is asked for, or that suits the data."""
+    known = presets()
+    if name == "auto":
+        name = data if data in known else ("digits" if data is None and not has_file else "none")
+        if name != "none" and kind not in (None, _kind_of(known[name])):
+            return None  # it is for another kind of model
+    if name != "none" and name not in known:
+        raise UsageError(f"unknown preset {name!r}; known are {', '.join(known)}")
+    return None if name == "none" else known[name]
+
+
+def _kind_of(preset: Path) -> str:
+    kind: str = read_config(preset).get("kind", "conv")
+    return kind
+
+
+def _merged(first: Values, second: Values) -> Values:
+    """Both, where the second counts."""
+    both = {**first, **second}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], dict) and isinstance(second[key], dict):
+            both[key] = _merged(first[key], second[key])
+    return both
+
+
+def _with_infinity(words: Sequence[str]) -> list[str]:
+    """``--model.nu inf`` as YAML writes it, .inf."""
+    return [
+        re.sub(r"^(--model\.[\w.]+=|)(\+?)inf$", r"\1\2.inf", word)
+        if (before + word).startswith("--model.")
+        else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]

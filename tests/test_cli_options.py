@@ -1,0 +1,399 @@
+"""Options of the program: help, where they come from, and values without a meaning."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from jsonargparse import get_loader
+
+from gramian.experiments.cli.commands import bench, data, evaluate, export, info, predict, report
+from gramian.experiments.cli.commands import reproduce as reproduce_command
+from gramian.experiments.cli.main import COMMANDS, main
+from gramian.experiments.cli.options import Parser, UsageError
+from gramian.experiments.cli.train_help import help_file
+from gramian.experiments.cli.train_options import (
+    descriptions,
+    help_text,
+    parse_train,
+    peek,
+    train_parser,
+)
+from gramian.train.config import MODEL_CONFIGS, TrainConfig
+
+PARSERS = {
+    "bench": bench.bench_parser,
+    "data": data.data_parser,
+    "evaluate": evaluate.evaluate_parser,
+    "export": export.export_parser,
+    "info": info.info_parser,
+    "predict": predict.predict_parser,
+    "report": report.report_parser,
+    "reproduce": reproduce_command.reproduce_parser,
+}
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "lightning_fabric", "matplotlib")
+
+
+def error_line(capsys, *words: str, code: int = 2) -> str:
+    """The one line that a mistake prints; nothing else but the line that names the program."""
+    got = main([*words, "--quiet"])
+    out, err = capsys.readouterr()
+    assert (got, out) == (code, ""), err
+    assert len(err.splitlines()) == 1, err
+    return err
+
+
+# ---- help ----
+
+
+def test_help_of_any_command_loads_nothing_heavy():
+    script = f"""
+import sys
+from gramian.experiments.cli.main import COMMANDS, main
+main(["--help"])
+doors = [[name, "--help"] for name in COMMANDS] + [["reproduce", "list"], ["train", "--helo"],
+    ["train", "--kind", "dense", "--help"], ["train", "--preset", "sine", "-h"], ["evaluate"]]
+codes = [main(words) for words in doors]
+assert codes == [0] * (len(COMMANDS) + 1) + [2, 0, 0, 2], codes
+assert not sys.modules.keys() & {set(HEAVY)!r}, sys.modules.keys() & {set(HEAVY)!r}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: gramian predict" in done.stdout
+    assert "figure-conditions" in done.stdout
+    assert "lengthscales" in done.stdout
+
+
+@pytest.mark.parametrize("kind", MODEL_CONFIGS)
+def test_the_stored_help_is_that_of_the_parser(kind):
+    stored = help_file(kind).read_text(encoding="utf-8")
+    assert stored == help_text(kind), "run: python -m gramian.experiments.cli.train_help"
+
+
+def test_every_command_has_a_parser_that_is_tested_here():
+    assert {*PARSERS, "train"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", [*PARSERS, *(f"train {kind}" for kind in MODEL_CONFIGS)])
+def test_every_option_has_a_sentence_and_its_default(name):
+    kind = name.partition(" ")[2]
+    parser = train_parser(kind, environment=False) if kind else PARSERS[name]()
+    for action in parser._actions:
+        assert action.help, action.dest
+    if kind:
+        text = " ".join(help_text(kind).replace("log-\n", "log-").split()).replace("log- ", "log-")
+        assert "30 %, then cosine)" in text
+        for action in parser._actions:
+            if getattr(action, "_typehint", None):
+                assert f"{' '.join(action.help.split())} (type: " in text, action.dest
+        assert text.count("default: ") >= len(parser._actions) - 8  # groups, --help
+
+
+def test_sentences_come_from_the_class_and_those_it_extends():
+    class First:
+        """One.
+
+        Args:
+            a: first
+                of all.
+            b: ``second``.
+        """
+
+    class Second(First):
+        """Two.
+
+        Args (besides those of First):
+            b: other.
+        """
+
+    assert descriptions(Second) == {"a": "first of all.", "b": "other."}
+
+
+def test_work_is_announced_before_pytorch_is_loaded(capsys, monkeypatch):
+    script = """
+import logging, sys
+from gramian.experiments.cli.main import main
+class Loaded(Exception): pass
+class Watch:
+    def find_spec(self, name, *rest):
+        if name == "torch": raise Loaded
+sys.meta_path.insert(0, Watch())
+assert main(["train", *sys.argv[1:]]) == 1
+"""
+    for words, announced in ([], True), (["--quiet"], False):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words], capture_output=True, text=True
+        )
+        assert done.stderr.startswith("gramian 0.1") == announced, done.stderr
+        assert done.stdout == ""
+
+
+# ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--max_epoch", "3"], "unknown option --max_epoch; did you mean --max_epochs?"),
+        (["train", "--lr", "fast"], "--lr: expected float, got fast"),
+        (["train", "--lr"], "argument --lr: expected one argument"),
+        (["train", "--seed", "1.5"], "--seed: expected int, got 1.5"),
+        (["train", "--flip", "maybe"], "--flip: expected bool, got maybe"),
+        (["train", "--betas", "[2]"], "--betas: expected tuple with 2 elements, got [2]"),
+        (
+            ["train", "--model.skr.gamma_fraction", "x"],
+            "gamma_fraction: expected float or null, got x",
+        ),
+        (["train", "digits"], "unexpected word 'digits'"),
+        (["train", "--kind", "graph"], "unknown kind 'graph'"),
+        (["train", "--model.image_shape", "[1,1,1]"], "unknown option --model.image_shape"),
+        (["train", "--data", ""], "data must be the name of a data set or a path, got ''"),
+        (["train", "--device", "cuda:7"], "device must be auto, cpu, cuda, mps, got 'cuda:7'"),
+        (["train", "--device", "cuda"], "device cuda is not available here"),
+        (["train", "--memory", "much"], "memory must be a number of bytes"),
+        (["train", "--import", "no_such_module"], "--import no_such_module"),
+        (["train", "--model.kernel", "no_such_module.Kernel"], "--import no_such_module"),
+        (["evaluate"], "model"),
+        (["evaluate", "x", "--split", "both"], "both"),
+        (["evaluate", "x", "--device", "gpu"], "device must be auto, cpu, cuda, mps, got 'gpu'"),
+        (["evaluate", "x", "--import", "no_such_module"], "--import no_such_module"),
+        (["predict", "x", "y", "--device", "cuda"], "device cuda is not available here"),
+        (["predict", "x", "y", "--batchsize", "3"], "did you mean --batch_size?"),
+        (["export", "x", "--format", "png"], "png"),
+        (["reproduce", "table3", "--seeds", "0"], "expected a positive integer or null, got 0"),
+        (["reproduce", "table3", "--seed", "-1"], "an integer of 0 or more or null, got -1"),
+        (["reproduce", "table9"], "unknown experiment 'table9'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_points_to_help(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    line = error_line(capsys, *words)
+    assert message in line
+    assert line.endswith(f"(see gramian {words[0]} --help)\n")
+    assert not list(tmp_path.iterdir())
+
+
+SENSELESS = {
+    "train_size": ["0", "-3"],
+    "validation_fraction": ["1", "-0.1", ".nan"],
+    "split_seed": ["-1"],
+    "crop_padding": ["-1"],
+    "max_epochs": ["0", "-1"],
+    "batch_size": ["0", "-1"],
+    "lr": ["0", "-1", ".inf", ".nan"],
+    "betas": ["[2,2]", "[-0.1,0.9]", "[0.9,1]"],
+    "momentum": ["-5", "1", ".nan"],
+    "weight_decay": ["-1", ".inf"],
+    "milestones": ["[0.5,1.5]", "[0]", "[.nan]"],
+    "seed": ["-1"],
+    "devices": ["0"],
+    "num_nodes": ["0"],
+    "max_numerical_errors": ["-1"],
+    "evaluate_every": ["0", "-2"],
+    "patience": ["-1", "0"],
+    "checkpoint_minutes": ["-1", ".nan"],
+    "model.weight_var": ["0", "-1", ".inf"],
+    "model.bias_var": ["0", "-1", ".nan"],
+    "model.kernel_jitter.relative": ["-1", ".inf"],
+    "model.kernel_jitter.absolute": ["-1", ".nan"],
+    "model.nu": ["nan", "-1", ".nan"],
+    "model.skr.gamma_fraction": ["0", "-1", ".inf"],
+    "model.skr.jitter": ["-1", ".nan"],
+    "model.norm.momentum": ["0", "1.5", ".nan"],
+    "model.num_samples": ["0", "-1"],
+    "model.variance_check.threshold": [".nan", "-.inf"],
+    "model.num_inducing": ["0"],
+    "model.blocks_per_stage": ["-1"],
+    "model.strides": ["[0,0]", "[-1,2,2]"],
+    "model.stem_stride": ["0", "-1"],
+    "model.residual_weights": ["[0,0]", "[-0.5,1.5]", "[.nan,1]", "[.inf,1]"],
+    "model.num_layers": ["-1"],
+    "model.noise_var": ["0", "-1", ".inf"],
+    "model.widths": ["[0]", "[]"],
+}
+
+
+def numeric_options(parser: Parser) -> list[str]:
+    hints = {action.dest: str(getattr(action, "_typehint", "")) for action in parser._actions}
+    return [name for name, hint in hints.items() if "int" in hint or "float" in hint]
+
+
+@pytest.mark.parametrize("kind", MODEL_CONFIGS)
+def test_every_number_of_train_refuses_what_has_no_meaning(capsys, tmp_path, monkeypatch, kind):
+    """The first value at the program's door, the others at that of the settings."""
+    monkeypatch.chdir(tmp_path)
+    names = set(numeric_options(train_parser(kind)))
+    if kind != "conv":
+        names -= set(numeric_options(train_parser("conv"))) - {"model.num_inducing"}
+    assert names <= SENSELESS.keys()
+    assert len(names) >= {"conv": 30, "dense": 3, "network": 1}[kind]
+    optimiser: dict[str, Any] = {"kind": kind, "optimiser": "sgd", "validation_fraction": 0.1}
+    for name in sorted(names):
+        value, *others = SENSELESS[name]
+        words = [f"--{key}={value}" for key, value in optimiser.items()]
+        line = error_line(capsys, "train", *words, f"--{name}={value}")
+        assert name.rpartition(".")[2] in line, line
+        for value in others:
+            with pytest.raises(ValueError, match="got"):
+                changed(TrainConfig(**optimiser, model=MODEL_CONFIGS[kind]()), name, value)
+    assert not list(tmp_path.iterdir())
+
+
+def changed(settings: Any, name: str, text: str) -> Any:
+    """Settings with another value, which may be deep inside."""
+    first, _, rest = name.partition(".")
+    if rest:
+        return replace(settings, **{first: changed(getattr(settings, first), rest, text)})
+    value, before = get_loader("yaml")(text), getattr(settings, first)
+    if isinstance(before, tuple):
+        value = tuple(type(before[0])(item) for item in value)
+    return replace(settings, **{first: float(value) if isinstance(before, float) else value})
+
+
+@pytest.mark.parametrize("command", ["bench", "evaluate", "predict", "reproduce"])
+def test_every_number_of_other_commands_refuses_what_has_no_meaning(capsys, command):
+    words = {"evaluate": ["x"], "predict": ["x", "y"], "reproduce": ["table3"]}.get(command, [])
+    names = [
+        action.dest
+        for action in PARSERS[command]()._actions
+        if "Int" in str(getattr(action, "_typehint", action.type))
+    ]
+    assert names
+    for name in names:
+        for value in ("-1", "x", "1.5") if name == "seed" else ("0", "-1", "x", "1.5"):
+            line = error_line(capsys, command, *words, f"--{name}={value}")
+            assert f"--{name}" in line
+
+
+def test_numbers_of_other_commands_are_all_restricted():
+    for make in PARSERS.values():
+        for action in make()._actions:
+            assert str(getattr(action, "_typehint", action.type)) not in ("<class 'int'>", "int")
+
+
+# ---- infinity ----
+
+
+@pytest.mark.parametrize("value", ["inf", ".inf"])
+def test_an_infinite_nu_is_the_nngp(value):
+    off = ["--model.skr.gamma_fraction", "null", "--model.skr.jitter", "0"]
+    for words in ["--model.nu", value], [f"--model.nu={value}"]:
+        assert parse_train([*words, *off])[0].model.nu == float("inf")
+    assert parse_train(["--name", "inf"])[1].name == "inf"
+
+
+# ---- where options come from ----
+
+LAYERS = ("default", "preset", "file", "environment", "command line")
+PAIRS = [(low, high) for i, low in enumerate(LAYERS) for high in LAYERS[i + 1 :]]
+
+
+@pytest.mark.parametrize("option", ["batch_size", "model.num_samples"])
+@pytest.mark.parametrize(("low", "high"), PAIRS)
+def test_the_higher_source_wins(tmp_path, monkeypatch, option, low, high):
+    values = {"default": TrainConfig().batch_size, "preset": 100, "file": 3}
+    values |= {"environment": 4, "command line": 5}
+    name = option.rpartition(".")[2]
+    words = ["--preset", "digits" if "preset" in (low, high) else "none"]
+    if "preset" in (low, high):
+        values["preset"] = 64 if name == "batch_size" else 100
+        monkeypatch.setattr(TrainConfig, "batch_size", 1)
+    for source in (low, high):
+        if source == "file":
+            nested = f"model: {{{name}: 3}}" if "." in option else f"{name}: 3"
+            (tmp_path / "own.yaml").write_text(nested)
+            words += ["--config", str(tmp_path / "own.yaml")]
+        if source == "environment":
+            monkeypatch.setenv("GRAMIAN_TRAIN__" + option.upper().replace(".", "__"), "4")
+        if source == "command line":
+            words = [f"--{option}", "5", *words]  # before --config, which must not matter
+    _, options = parse_train(words)
+    assert options[option] == values[high]
+
+
+def test_files_and_their_place(tmp_path, monkeypatch):
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text("{seed: 1, batch_size: 2, model: {nu: 0.5, num_samples: 7}}")
+    second.write_text("{seed: 3, model: {nu: .inf, image_shape: [1, 1, 1]}}")
+    config, _ = parse_train(["--config", str(first), "--config", str(second), "--seed", "4"])
+    assert (config.seed, config.batch_size, config.model.num_samples) == (4, 2, 7)
+    assert config.model.nu == float("inf")
+    assert config.model.image_shape == (3, 32, 32)  # the data decide, not the file
+    monkeypatch.setenv("GRAMIAN_TRAIN__CONFIG", str(first))
+    assert parse_train([])[0].seed == 1
+    assert parse_train(["--config", str(second)])[0].seed == 3
+
+
+def test_the_kind_of_model_comes_from_the_same_places(tmp_path, monkeypatch):
+    path = tmp_path / "own.yaml"
+    path.write_text("kind: dense")
+    assert peek([]).kind == "conv"
+    assert peek(["--preset", "sine"]).kind == "dense"
+    assert peek(["--config", str(path)]).kind == "dense"
+    monkeypatch.setenv("GRAMIAN_TRAIN__KIND", "network")
+    assert peek(["--config", str(path)]).kind == "network"
+    assert peek(["--config", str(path), "--kind", "conv"]).kind == "conv"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "is a list"),
+        ("just words", "is a str"),
+        ("a: [1", "cannot be read"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        ("lr: fast", "--lr: expected float, got fast"),
+        ("learning_rate: 1", "learning_rate"),
+        ("model: {nuu: 1}", "nuu"),
+        ("model: 3", "model"),
+        ("kind: graph", "unknown kind 'graph'"),
+        ("kind: [conv]", "kind"),
+        ("data: 3", "data"),
+        ("preset: [digits]", "preset"),
+    ],
+)
+def test_a_file_that_holds_no_options(capsys, tmp_path, text, message):
+    path = tmp_path / "own.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert message in error_line(capsys, "train", "--config", str(path))
+
+
+def test_what_print_config_prints_is_a_config(capsys, tmp_path):
+    words = ["train", "--quiet", "--model.nu", "inf", "--train_size", "50", "--data_dir", "x"]
+    assert main([*words, "--print_config"]) == 0
+    (tmp_path / "own.yaml").write_text(capsys.readouterr().out)
+    again = parse_train(["--config", str(tmp_path / "own.yaml")])[0]
+    assert again == parse_train(words[1:])[0]
+
+
+# ---- custom modules ----
+
+
+def test_named_modules_are_imported_and_others_are_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    kernel = "from gramian import Kernel\nclass Own(Kernel):\n    def pairs(self, c, x, y):\n"
+    for name in ("own_one", "own_two", "own_three"):
+        (tmp_path / f"{name}.py").write_text(kernel + "        return c.square()\n")
+    (tmp_path / "own.yaml").write_text("{model: {kernel: own_two.Own}, import: [own_three]}")
+    assert parse_train(["--model.kernel", "own_one.Own"])[0].model.kernel == "own_one.Own"
+    assert "own_two" not in sys.modules
+    assert parse_train(["--config", "own.yaml"])[0].model.kernel == "own_two.Own"
+    assert "own_three" in sys.modules
+    monkeypatch.setenv("GRAMIAN_TRAIN__MODEL__KERNEL", "own_one.Missing")
+    with pytest.raises(ValueError, match=r"own_one\.Missing is no kernel"):
+        parse_train([])
+    (tmp_path / "own_four.py").write_text("1 / 0")
+    with pytest.raises(UsageError, match=r"--import own_four: .*ZeroDivisionError"):
+        parse_train(["--import", "own_one", "--import", "own_four"])
+
+
+def test_paths_of_data_are_no_modules(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse_train(["--data", "missing.npz"])[0].data == "missing.npz"
+    os.mkdir("some.folder")
+    assert parse_train(["--data", "some.folder"])[0].data == "some.folder"
+    with pytest.raises(UsageError, match="--import missing"):
+        parse_train(["--data", "missing.Data"])
