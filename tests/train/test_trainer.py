@@ -265,9 +265,9 @@ def test_patience_stops_and_keeps_the_best():
 def test_the_folder_of_a_run(tmp_path, uninterrupted):
     folder = RunFolder(tmp_path / "run")
     run = trainer(folder=folder)
-    folder.start(run.config, {"seed": 0})
     run.fit()
     assert {path.name for path in folder.path.iterdir()} == {
+        ".lock",
         "config.yaml",
         "env.json",
         "metrics.jsonl",

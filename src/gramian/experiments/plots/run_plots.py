@@ -11,25 +11,34 @@ from gramian.nn.model import DKM
 from gramian.nn.steps.inputs import PatchInput
 from gramian.train.data import Dataset
 from gramian.train.predict.evaluate import evaluate
-from gramian.train.predict.metrics import ClassificationMetrics
+from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 
+Metrics = ClassificationMetrics | RegressionMetrics
+
 
 def save_run_plots(
-    predictor: Predictor, test: Dataset | None, rows: list[Row], folder: Path
+    predictor: Predictor,
+    test: Dataset | None,
+    rows: list[Row],
+    folder: Path,
+    metrics: Metrics | None = None,
 ) -> list[Path]:
-    """Draw and save all plots that the run has data for; returns their paths."""
+    """Draw and save all plots that the run has data for; returns their paths.
+
+    ``metrics`` are those of ``predictor`` on ``test``, if they are there already.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in run_plots(predictor, test, rows):
+    for name, figure in run_plots(predictor, test, rows, metrics):
         plots.save(figure, folder / f"{name}.png")
         paths.append(folder / f"{name}.png")
     return paths
 
 
 def run_plots(
-    predictor: Predictor, test: Dataset | None, rows: list[Row]
+    predictor: Predictor, test: Dataset | None, rows: list[Row], metrics: Metrics | None = None
 ) -> Iterator[tuple[str, Figure]]:
     """Name and figure of each plot."""
     model = predictor.model
@@ -43,7 +52,7 @@ def run_plots(
         yield "inducing_patches", plots.inducing_patches(patches)
     if test is None or not predictor.class_names:
         return
-    metrics = evaluate(predictor, test)
+    metrics = metrics or evaluate(predictor, test)
     assert isinstance(metrics, ClassificationMetrics)
     confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
     yield "reliability", plots.reliability_diagram(confidence, accuracy, count)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -20,6 +23,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        reason = f"cannot write, what was there before is unchanged: {error.strerror}"
+        raise OSError(error.errno, reason, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -27,3 +35,17 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_text_atomically(path: Path, text: str) -> None:
     """The same for a text."""
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def remove_dead_parts(folder: Path) -> None:
+    """Remove temporary files whose writer was killed."""
+    for path in folder.rglob(".*.part"):
+        found = re.fullmatch(r"\..+\.(\d+)\.part", path.name)
+        if found and not psutil.pid_exists(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The whole message of an error; that of a KeyError is only the key."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"it lacks {text}" if isinstance(error, KeyError) else text or type(error).__name__
