@@ -115,16 +115,15 @@ def check_finite(model: Trainable, terms: Terms) -> None:
 
 
 def add_step(sums: Sums, result: StepResult, seconds: float, engine: Engine) -> Sums:
-    """The sums with one more step: the same in all processes, means over their shares."""
+    """The sums with one more step, over all processes and the same in each."""
     terms = result.terms
+    counts = {"correct": result.correct, "count": result.count, "clamped": result.clamped}
     new = {
         "objective": terms.total.item(),
         "expected_log_likelihood": terms.expected_log_lik.item(),
         "total_kl": terms.kl.item(),
         **{f"kl/{path}": value for path, value in result.kl.items()},
-        "correct": result.correct,
-        "count": result.count,
-        "clamped": result.clamped * engine.world_size,  # the row has their total
+        **{name: number * engine.world_size for name, number in counts.items()},  # totals
         "seconds": seconds,
         "steps": 1,
     }

@@ -196,7 +196,8 @@ class Trainer:
         self.optimiser.step()
         self.step += 1
         self.sums = add_step(self.sums, result, time.perf_counter() - started, self.engine)
-        self.view.step(self.step, result.terms.loss.item(), result.correct / result.count, lr)
+        accuracy = result.correct / max(result.count, 1)
+        self.view.step(self.step, result.terms.loss.item(), accuracy, lr)
 
     def objective(self) -> StepResult:
         """The objective at the present step; an error in one process is one in all."""
@@ -427,7 +428,8 @@ class Trainer:
         policy = self.config.on_numerical_error
         if policy == "raise" or self.num_errors > self.config.max_numerical_errors:
             raise failed from error
-        log.warning("%s: %s", "leaving it out" if policy == "skip" else "rolling back", failed)
+        if self.engine.is_first:
+            log.warning("%s: %s", "leaving it out" if policy == "skip" else "rolling back", failed)
         if policy == "rollback":
             assert self.last_saved is not None
             num_errors, attempt = self.num_errors, self.attempt + 1
