@@ -25,7 +25,7 @@ TRAIN = [
     "--checkpoint_minutes", "0", "--conditions", "false", "--plots", "false", "--device", "cpu",
     "--max_epochs", str(EPOCHS), "--devices", "2", "--name", "run", "--output",
 ]  # fmt: skip
-KILLS = int(os.environ.get("GRAMIAN_KILLS", "2"))  # 20 take minutes, so by hand
+KILLS = int(os.environ.get("GRAMIAN_KILLS", "1"))  # 20 take minutes, so by hand
 ROOT = Path(__file__).parents[1]
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PATH}
