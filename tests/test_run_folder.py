@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ import yaml
 from gramian import NotPSDError, Predictor
 from gramian.experiments.cli.main import main
 from gramian.experiments.plots import run_plots
+from gramian.experiments.reproduce.plan import Changes, Plan
+from gramian.experiments.reproduce.registry import TABLES
+from gramian.experiments.reproduce.table_runs import check_settings
 from gramian.train import run as train_run
 from gramian.train import trainer as trainer_module
 from gramian.train.record import run_folder as run_folder_module
@@ -274,6 +278,16 @@ def test_all_checkpoints_damaged_is_an_error_and_no_start_from_zero(runs, capsys
     assert "using the one before, step=00000002.ckpt" in err
     assert f"No checkpoint in {runs / 'run' / 'checkpoints'} can be used" in err
     assert content(runs) == before
+
+
+def test_our_own_results_are_still_runs_of_their_settings():
+    output = Path(__file__).parents[1] / "results"
+    for name in ("table1", "table3"):
+        plan = Plan(TABLES[name], "small", 3, Changes(), output)
+        over = [planned for planned in plan.runs() if planned.is_over]
+        assert over
+        for planned in over:
+            check_settings(planned)
 
 
 # ---- one writer ----

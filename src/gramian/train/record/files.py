@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -29,7 +30,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         reason = f"cannot write, what was there before is unchanged: {error.strerror}"
         raise OSError(error.errno, reason, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import __main__
 
 CHILD = "GRAMIAN_STARTED_BY_FIRST_PROCESS"
-PATIENCE = 60.0  # seconds that the first process may hang in a collective call with a dead one
+PATIENCE = 10.0  # seconds that the first process may hang, waiting for one that is dead
 
 
 class ProcessLost(Exception):
@@ -58,8 +58,7 @@ def start_processes(devices: int, port: int) -> list[subprocess.Popen[bytes]]:
         )
         for rank in range(1, devices)
     ]
-    for child in children:
-        threading.Thread(target=_give_up_after, args=(child,), daemon=True).start()
+    threading.Thread(target=_give_up_without, args=(children,), daemon=True).start()
     atexit.register(_end, children)
     return children
 
@@ -81,8 +80,8 @@ def is_lost_connection(error: BaseException) -> bool:
 
 
 def _lost(children: list[subprocess.Popen[bytes]]) -> ProcessLost:
-    deadline = time.monotonic() + 5
-    while children and time.monotonic() < deadline:
+    """Which of the children has ended, and how; after a moment, if need be."""
+    for _ in range(50):
         for rank, child in enumerate(children, start=1):
             code = child.poll()
             if code:
@@ -92,7 +91,7 @@ def _lost(children: list[subprocess.Popen[bytes]]) -> ProcessLost:
                     "the last checkpoint",
                     max(code, 1),
                 )
-        time.sleep(0.05)
+        time.sleep(0.1 if children else 0.0)
     return ProcessLost("the connection to another process of this run is lost")
 
 
@@ -101,12 +100,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _give_up_after(child: subprocess.Popen[bytes]) -> None:
-    """End this process if a collective call on a GPU hangs for ever because ``child`` died."""
-    if child.wait() != 0:
-        time.sleep(PATIENCE)
-        sys.stderr.write("gramian: another process of this run has died\n")
-        os._exit(1)
+def _give_up_without(children: list[subprocess.Popen[bytes]]) -> None:
+    """End this process if it goes on waiting for a dead one: at the start, or on a GPU."""
+    while not any(child.poll() for child in children):
+        time.sleep(1.0)
+    time.sleep(PATIENCE)
+    sys.stderr.write(f"gramian: {_lost(children)}\n")
+    os._exit(1)
 
 
 def _end(children: list[subprocess.Popen[bytes]]) -> None:
