@@ -73,7 +73,7 @@ class Trainer:
         engine: device, precision and processes.
         folder: where the run is recorded; None for no record.
         quiet: show no progress.
-        on_epoch: called with the figures of each epoch.
+        on_epoch: called with the metrics of each epoch.
     """
 
     def __init__(
@@ -409,13 +409,15 @@ class Trainer:
             self.last_saved = copy.deepcopy(state)
         if self.folder is None or not self.writes:
             return
-        facts = environment(self.config.seed, self.engine.device, self.engine.dtype)
-        if not self.in_folder and not self.resumed:
-            self.folder.begin(self.config, self.origin() | facts, self.step, state)
-        else:
+        if self.in_folder or self.resumed:
             self.folder.checkpoints.save(self.step, state)
-            if not self.in_folder:
-                self.folder.resume(self.config, self.origin() | facts)
+        if not self.in_folder:
+            facts = environment(self.config.seed, self.engine.device, self.engine.dtype)
+            about = (self.config, self.origin() | facts)
+            if self.resumed:
+                self.folder.resume(*about)
+            else:
+                self.folder.begin(*about, self.step, state)
         self.in_folder = True
         if self.rows:
             self.folder.write_metrics(self.rows)

@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,8 @@ class RunFolder:
                 "give another --output or --name"
             ) from None
         try:
-            lock.write_text(str(os.getpid()))
+            with suppress(OSError):  # Windows lets nobody write a locked file
+                lock.write_text(str(os.getpid()))
             self._settle()
             remove_dead_parts(self.path)
             yield
