@@ -67,6 +67,7 @@ class RunFolder:
         if self._lock.is_locked:
             yield
             return
+        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         lock = Path(self._lock.lock_file)
         try:
@@ -85,7 +86,9 @@ class RunFolder:
         finally:
             if list(self.path.iterdir()) == [lock]:  # the run had nothing to show
                 lock.unlink()
-                self.path.rmdir()
+                with suppress(OSError):  # they may be in use by others
+                    for path in made:
+                        path.rmdir()
             self._lock.release()
 
     def begin(
