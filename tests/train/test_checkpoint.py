@@ -1,13 +1,17 @@
+import copy
 import errno
 import os
+import re
 
 import pytest
 import torch
 
+from gramian.train.config import TrainConfig
 from gramian.train.record.checkpoint import (
     CheckpointError,
     CheckpointFolder,
     check_same_settings,
+    differences,
     digest,
     load,
     save,
@@ -91,12 +95,22 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_half_written(tmp_path
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    said = "cannot write, what was there before is unchanged: No space left on device: '{}'"
+    with pytest.raises(OSError, match=re.escape(said.format(tmp_path / "step=00000002.ckpt"))):
         folder.save(2, STATE)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=re.escape(said.format(tmp_path / "text"))):
         write_text_atomically(tmp_path / "text", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["step=00000001.ckpt"]
     assert same(folder.newest(), STATE)
+
+
+def test_a_folder_that_cannot_be_written_is_named_and_not_its_hidden_file(tmp_path):
+    path = tmp_path / "file" / "text"
+    path.parent.write_text("no folder")
+    with pytest.raises(NotADirectoryError) as caught:
+        write_text_atomically(path, "new")
+    assert caught.value.filename == str(path)
+    assert ".part" not in str(caught.value)
 
 
 def test_another_version_is_refused(tmp_path):
@@ -113,3 +127,13 @@ def test_other_settings_are_named():
     check_same_settings(before, now, {"lr", "device"})
     with pytest.raises(CheckpointError, match=r"\(lr: 0\.1 → 0\.2\)"):
         check_same_settings(before, now, {"device"})
+
+
+def test_a_setting_that_was_not_there_yet_had_its_default():
+    now = TrainConfig(milestones=(0.5,)).to_dict()
+    before = copy.deepcopy(now)
+    del before["flip"], before["weight_decay"], before["model"]["skr"]["jitter"]
+    assert differences(before, now, ()) == differences(now, before, ()) == []
+    now["flip"], now["model"]["skr"]["jitter"] = True, 0.5
+    expected = ["flip: False → True", "model.skr.jitter: 0.1 → 0.5"]
+    assert sorted(differences(before, now, ())) == expected

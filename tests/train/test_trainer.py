@@ -10,6 +10,7 @@ from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import CheckpointError
 from gramian.train.record.run_folder import RunFolder
+from gramian.train.run import run_to_end
 from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.step import Place, batch_indices
 from gramian.train.trainer import TrainingFailed
@@ -164,6 +165,63 @@ def test_a_checkpoint_of_other_settings_or_another_model_is_refused(tmp_path):
         wider.load_state(run.state())
 
 
+def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path):
+    run = trainer(config(max_epochs=1), RunFolder(tmp_path))
+    run.fit()
+    state = run.folder.checkpoints.newest()
+    del state["sums"], state["step"]
+    run.folder.checkpoints.save(9, state)
+    with pytest.raises(CheckpointError, match="the newest checkpoint lacks step, sums"):
+        trainer(config(max_epochs=1), RunFolder(tmp_path)).fit()
+
+
+def test_an_error_of_another_model_is_told_to_the_end(tmp_path):
+    run, wider = trainer(), trainer(config(model=replace(MODEL, num_inducing=(9, 9))))
+    run.start(resume=False)
+    wider.start(resume=False)
+    with pytest.raises(CheckpointError) as caught:
+        wider.load_state(run.state())
+    assert "size mismatch for output.q_mean" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_seconds_are_those_of_all_stretches(tmp_path):
+    first = trainer(folder=RunFolder(tmp_path))
+    stop_after(first, 4)
+    with pytest.raises(Stopped):
+        first.fit()
+    state = first.folder.checkpoints.newest()
+    assert 0 < state["seconds"] <= first.seconds()
+    first.folder.checkpoints.save(5, state | {"seconds": 1000.0})
+    second = trainer(folder=RunFolder(tmp_path))
+    assert run_to_end(second, second.folder)["seconds"] > 1000
+
+
+def test_a_run_that_failed_goes_on_with_another_policy(tmp_path):
+    first = trainer(folder=RunFolder(tmp_path))
+    fail_at(first, {4})
+    with pytest.raises(TrainingFailed):
+        first.fit()
+    second = trainer(config(on_numerical_error="skip", max_numerical_errors=1), RunFolder(tmp_path))
+    fail_at(second, {4})
+    assert second.fit()[-1]["numerical_errors"] == 1
+
+
+def test_more_epochs_follow_the_new_schedule_and_say_so(tmp_path, caplog):
+    trainer(config(max_epochs=2), RunFolder(tmp_path)).fit()
+    with caplog.at_level("INFO", "gramian"):
+        rows = trainer(config(max_epochs=4), RunFolder(tmp_path)).fit()
+    assert "the learning rate follows the schedule steps over 4 epochs from here on" in caplog.text
+    assert [row["lr"] for row in rows] == pytest.approx([0.01, 0.0001, 0.001, 0.0001])
+
+
+def test_a_copy_of_the_state_is_kept_for_rollback_only():
+    for policy in ("raise", "skip", "rollback"):
+        run = trainer(config(max_epochs=1, on_numerical_error=policy))
+        run.fit()
+        assert (run.last_saved is None) == (policy != "rollback")
+
+
 def test_a_second_signal_interrupts_at_once():
     with StopSignals() as stop:
         signal.raise_signal(signal.SIGTERM)
@@ -227,6 +285,53 @@ def test_rollback_goes_back_to_the_checkpoint_and_on_with_other_noise(uninterrup
         assert_same_weights(weights(run), weights(uninterrupted))
 
 
+def fail_to_evaluate(run, epochs: set[int]) -> None:
+    """Let the evaluation after these epochs fail, the first time."""
+    measure, left = run.measure, set(epochs)
+
+    def failing():
+        epoch = run.step // run.steps_per_epoch
+        if epoch in left:
+            left.discard(epoch)
+            raise NotPSDError("K_ii", "float32", 8, 3, -1e-5)
+        return measure()
+
+    run.measure = failing
+
+
+def test_skip_goes_on_after_an_evaluation_that_fails(uninterrupted):
+    run = trainer(config(on_numerical_error="skip"))
+    fail_to_evaluate(run, {1})
+    rows = run.fit()
+    assert ["test_accuracy" in row for row in rows] == [False, True, True]
+    assert [row["numerical_errors"] for row in rows] == [1, 1, 1]
+    assert_same_weights(weights(run), weights(uninterrupted))
+
+
+def test_rollback_after_an_evaluation_that_fails_repeats_the_epoch_with_other_noise():
+    run = trainer(config(on_numerical_error="rollback"))
+    fail_to_evaluate(run, {2})
+    rows = run.fit()
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert all("test_accuracy" in row for row in rows)
+    assert run.attempt == run.num_errors == 1
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_an_evaluation_that_fails_costs_no_step_of_its_epoch(tmp_path, uninterrupted, epoch):
+    first = trainer(folder=RunFolder(tmp_path))
+    fail_to_evaluate(first, {epoch})
+    with pytest.raises(TrainingFailed, match=f"epoch {epoch}, step {3 * epoch}:"):
+        first.fit()
+    assert first.folder.checkpoints.newest()["step"] == 3 * epoch
+    second = trainer(folder=RunFolder(tmp_path))
+    rows = second.fit()  # the evaluation is not left out
+    assert [row["test_accuracy"] for row in rows] == [
+        row["test_accuracy"] for row in uninterrupted.rows
+    ]
+    assert_same_weights(weights(second), weights(uninterrupted))
+
+
 def test_too_many_errors_are_too_many():
     run = trainer(config(on_numerical_error="skip", max_numerical_errors=2))
     run.start(resume=False)
@@ -265,9 +370,9 @@ def test_patience_stops_and_keeps_the_best():
 def test_the_folder_of_a_run(tmp_path, uninterrupted):
     folder = RunFolder(tmp_path / "run")
     run = trainer(folder=folder)
-    folder.start(run.config, {"seed": 0})
     run.fit()
     assert {path.name for path in folder.path.iterdir()} == {
+        ".lock",
         "config.yaml",
         "env.json",
         "metrics.jsonl",

@@ -40,7 +40,9 @@ def task(settings: TrainConfig, validation: bool = False) -> Task:
     )
 
 
-def trainer(settings: TrainConfig | None = None, folder=None, validation=False) -> Trainer:
+def trainer(
+    settings: TrainConfig | None = None, folder=None, validation=False, engine=None
+) -> Trainer:
     settings = settings or config()
     data = task(settings, validation)
     model_config = fit_model_config(settings.model, data.train)
@@ -48,7 +50,7 @@ def trainer(settings: TrainConfig | None = None, folder=None, validation=False) 
     predictor = Predictor(
         build_model(model_config), model_config, data.scaler, data.train.class_names
     )
-    engine = Engine("cpu", precision=settings.precision)
+    engine = engine or Engine("cpu", precision=settings.precision)
     return Trainer(predictor, data, settings, engine, folder, quiet=True)
 
 

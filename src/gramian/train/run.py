@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 from gramian.gram.errors import NumericalError
 from gramian.train.config import TrainConfig, build_model
-from gramian.train.predict.evaluate import evaluate, figures
+from gramian.train.predict.evaluate import figures
 from gramian.train.predict.predictor import Predictor
-from gramian.train.record.files import write_text_atomically
-from gramian.train.record.run_folder import Row, RunFolder, environment
+from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
 from gramian.train.task import Task, fit_model_config, load_task
@@ -26,9 +23,10 @@ def prepare(
     folder: RunFolder,
     quiet: bool = False,
     on_epoch: Callable[[Row], object] | None = None,
+    task: Task | None = None,
 ) -> Trainer:
-    """Data, engine and an untrained model."""
-    task = load_task(config)
+    """Data (unless ``task`` has them), engine and an untrained model."""
+    task = task or load_task(config)
     engine = Engine(config.device, config.devices, config.num_nodes, config.precision)
     return Trainer(build_predictor(config, task), task, config, engine, folder, quiet, on_epoch)
 
@@ -49,34 +47,26 @@ def run_to_end(trainer: Trainer, folder: RunFolder, resume: bool = True) -> Summ
 
     A numerical error in an evaluation is a failure of the run as well.
     """
-    engine, config = trainer.engine, trainer.config
-    if engine.is_first:
-        folder.start(config, environment(config.seed, engine.device, engine.dtype))
-    started = time.perf_counter()
-    try:
-        rows = trainer.fit(resume)
-        if not engine.is_first:
-            return None
-        summary = summarise(trainer, rows, time.perf_counter() - started)
-    except NumericalError as error:
-        epoch = -(-trainer.step // trainer.steps_per_epoch)
-        raise TrainingFailed(epoch, trainer.step, error) from error
-    write_text_atomically(folder.path / "result.json", json.dumps(summary, indent=2) + "\n")
+    with trainer.writing():
+        try:
+            rows = trainer.fit(resume)
+            if not trainer.engine.is_first:
+                return None
+            summary = summarise(trainer, rows)
+        except NumericalError as error:
+            epoch = -(-trainer.step // trainer.steps_per_epoch)
+            raise TrainingFailed(epoch, trainer.step, error) from error
+        folder.write_result(summary)
     return summary
 
 
-def summarise(trainer: Trainer, rows: list[Row], seconds: float) -> Summary:
-    """Final figures of the saved model: none of them chose anything."""
-    task = trainer.task
-    sets = {"validation": task.validation, "test": task.test}
+def summarise(trainer: Trainer, rows: list[Row]) -> Summary:
+    """Final metrics of the saved model: none of them chose anything."""
     return {
-        "figures": {
-            name: figures(evaluate(trainer.predictor, data))
-            for name, data in sets.items()
-            if data is not None
-        },
+        **trainer.origin(),
+        "figures": {name: figures(metrics) for name, metrics in trainer.measure().items()},
         "epochs": int(rows[-1]["epoch"]) if rows else 0,
-        "seconds": seconds,
+        "seconds": trainer.seconds(),
         "train_seconds": sum(row["seconds"] for row in rows),
         "memory_mb": peak_bytes() / 2**20,
         "numerical_errors": trainer.num_errors,

@@ -67,7 +67,7 @@ def step_objective(
     that the result is that of one process.
     """
     raw = task.inputs(task.train.x[indices], place.draw("augmentation"), engine.dtype)
-    share = engine.share(torch.arange(len(indices)))
+    share, weight = engine.share(len(indices))
     y = task.train.y[indices[share]]
     if not task.train.class_names:
         shift, scale = target_scale
@@ -81,13 +81,16 @@ def step_objective(
     num_data = len(task.train)
     terms = objective(result, model.likelihood, y, samples.to(engine.device), num_data)
     if engine.world_size > 1:  # gradients are averaged over processes; their shares may differ
-        expected = terms.expected_log_lik * (len(share) * engine.world_size / len(indices))
+        expected = terms.expected_log_lik * weight
         terms = Terms(expected, terms.kl, expected - terms.kl / num_data)
     correct = 0
     if task.train.class_names:
         correct = int((result.marginals.mean.argmax(1) == y).sum())
     kl = {path: value.item() for path, value in result.kl.items()}
-    return StepResult(terms, kl, correct, len(y), clamped(model, result))
+    counts = (correct, len(y), clamped(model, result))
+    if len(indices) < engine.world_size and not engine.is_first:  # all had the same points
+        counts = (0, 0, 0)
+    return StepResult(terms, kl, *counts)
 
 
 def clamped(model: Trainable, result: DKMResult) -> int:
@@ -111,32 +114,28 @@ def check_finite(model: Trainable, terms: Terms) -> None:
             raise NonFiniteError(f"the gradient of {name}")
 
 
-def add_step(sums: Sums, result: StepResult, seconds: float) -> Sums:
-    """The sums with one more step."""
+def add_step(sums: Sums, result: StepResult, seconds: float, engine: Engine) -> Sums:
+    """The sums with one more step, over all processes and the same in each."""
     terms = result.terms
+    counts = {"correct": result.correct, "count": result.count, "clamped": result.clamped}
     new = {
         "objective": terms.total.item(),
         "expected_log_likelihood": terms.expected_log_lik.item(),
         "total_kl": terms.kl.item(),
         **{f"kl/{path}": value for path, value in result.kl.items()},
-        "correct": result.correct,
-        "count": result.count,
-        "clamped": result.clamped,
+        **{name: number * engine.world_size for name, number in counts.items()},  # totals
         "seconds": seconds,
         "steps": 1,
     }
-    return {name: sums.get(name, 0) + value for name, value in new.items()}
+    means = engine.mean(list(new.values()))
+    return {name: sums.get(name, 0) + value for name, value in zip(new, means, strict=True)}
 
 
-def epoch_row(sums: Sums, engine: Engine, is_classifier: bool) -> Row:
-    """Means over the steps; accuracy over all data points of all processes; totals of the rest."""
+def epoch_row(sums: Sums, is_classifier: bool) -> Row:
+    """Means over the steps; accuracy over all data points; totals of the rest."""
     means = dict(sums)
     steps, seconds, clamped = means.pop("steps"), means.pop("seconds"), means.pop("clamped")
-    counted = torch.tensor([means.pop("correct"), means.pop("count")], dtype=torch.float64)
-    correct, count = engine.total(counted.to(engine.device)).tolist()
-    for name in ("objective", "expected_log_likelihood"):  # each process knows its share only
-        share = torch.tensor(means[name], dtype=torch.float64, device=engine.device)
-        means[name] = engine.total(share).item() / engine.world_size
+    correct, count = means.pop("correct"), means.pop("count")
     row = {name: value / steps for name, value in means.items()}
     if is_classifier:
         row["train_accuracy"] = correct / count

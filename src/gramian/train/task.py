@@ -21,6 +21,7 @@ from gramian.train.data import (
     hold_out,
     load,
 )
+from gramian.train.record.checkpoint import digest
 from gramian.train.runtime.seeds import generator
 
 
@@ -37,6 +38,11 @@ class Task:
     def inputs(self, raw: Tensor, draw: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Scaled inputs of a training batch; images are augmented first."""
         return self.scaler(self.augmentation(raw, draw) if raw.ndim == 4 else raw, dtype)
+
+    def digest(self) -> str:
+        """SHA-256 over all data: what a result depends on besides its settings."""
+        sets = (self.train, self.validation, self.test)
+        return digest([data and [data.x, data.y, data.class_names] for data in sets])
 
 
 def load_task(config: TrainConfig) -> Task:

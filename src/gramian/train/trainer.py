@@ -5,21 +5,33 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import signal
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from gramian.gram.errors import NumericalError
-from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.config import TrainConfig
 from gramian.train.cost.expectation import expectation
 from gramian.train.cost.step_memory import set_recomputed_
 from gramian.train.optimise import Best, best_of, build_optimiser, is_over, lr_factor
 from gramian.train.predict.evaluate import condition_numbers, evaluate, figures
+from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
 from gramian.train.predict.predictor import Predictor
-from gramian.train.record.checkpoint import CheckpointError, State, check_same_settings
+from gramian.train.record.checkpoint import (
+    CONTINUABLE,
+    FREE,
+    CheckpointError,
+    State,
+    check_same_settings,
+    differences,
+)
+from gramian.train.record.files import in_one_line
 from gramian.train.record.progress import ProgressView
-from gramian.train.record.run_folder import Row, RunFolder
+from gramian.train.record.run_folder import Row, RunFolder, check_same_data, environment
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
 from gramian.train.runtime.seeds import generator
@@ -37,8 +49,8 @@ from gramian.train.task import Task
 
 log = logging.getLogger("gramian")
 
-# Settings that a continuation may change: they do not change the numbers of a run.
-FREE = {"data_dir", "device", "checkpoint_minutes", "conditions"}
+# What a checkpoint must hold.
+STATE = {"model", "optimiser", "step", "attempt", "num_errors", "sums", "rows", "best", "config"}
 
 
 class TrainingFailed(Exception):
@@ -61,7 +73,7 @@ class Trainer:
         engine: device, precision and processes.
         folder: where the run is recorded; None for no record.
         quiet: show no progress.
-        on_epoch: called with the figures of each epoch.
+        on_epoch: called with the metrics of each epoch.
     """
 
     def __init__(
@@ -74,8 +86,6 @@ class Trainer:
         quiet: bool = False,
         on_epoch: Callable[[Row], object] | None = None,
     ) -> None:
-        if engine.world_size > 1 and config.on_numerical_error != "raise":
-            raise ConfigError("with several processes on_numerical_error must be raise")
         self.predictor = predictor
         self.task = task
         self.config = config
@@ -98,34 +108,70 @@ class Trainer:
         self.sums: dict[str, int | float] = {}  # of the epoch under way
         self.rows: list[Row] = []
         self.best: Best | None = None
-        self.last_saved: State | None = None
+        self.run = uuid.uuid4().hex[:12]  # names the run in all its files
+        self.data_digest = task.digest() if folder is not None else None
+        self.measured: dict[str, ClassificationMetrics | RegressionMetrics] | None = None
+        self.started = time.perf_counter()
+        self.seconds_before = 0.0  # of earlier stretches, up to their last checkpoint
+        self.in_folder = False  # whether the folder is this run's
+        self.resumed = False
+        self.last_saved: State | None = None  # for rollback only: as large as the model
 
     # ---- the loop ----
 
     def fit(self, resume: bool = True) -> list[Row]:
-        """Train to the end; a row of figures an epoch."""
-        with self.engine.arithmetic():
-            self.start(resume)
-            self.loop()
+        """Train to the end; a row of metrics per epoch."""
+        self.started = time.perf_counter()
+        with self.engine.arithmetic(), self.engine.connected(), self.writing():
+            with StopSignals() as stop:
+                self.engine.total([0.0])  # all wait until the first process has the folder
+                self.start(resume)
+                self.loop(stop)
             self.finish()
         return self.rows
 
-    def loop(self) -> None:
-        """Step after step, with each epoch's figures and with checkpoints between."""
-        patience = self.config.patience
-        saved_at = time.monotonic()
-        with StopSignals() as stop, self.view:
-            while self.step < self.total_steps and not is_over(self.best, self.rows, patience):
-                self.train_step()
-                ended = self.step % self.steps_per_epoch == 0 and bool(self.sums)
-                if ended:
-                    self.end_epoch()
+    def writing(self) -> AbstractContextManager[None]:
+        """Within this context no other program writes the run's folder."""
+        return self.folder.locked() if self.folder is not None and self.writes else nullcontext()
+
+    def loop(self, stop: StopSignals) -> None:
+        """Step after step, with each epoch's metrics and with checkpoints between."""
+        saved_at, unsaved = time.monotonic(), False
+        with self.view:
+            while True:
                 overdue = time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
-                if ended or overdue or stop.received:
+                received, overdue = self.agree(stop.received, overdue)
+                if unsaved and (received or overdue):
                     self.save_checkpoint()
-                    saved_at = time.monotonic()
-                if stop.received:
-                    raise Stopped(stop.received)
+                    saved_at, unsaved = time.monotonic(), False
+                if received:
+                    self.engine.total([0.0])  # all wait until the checkpoint is written
+                    raise Stopped(received)
+                if not self.epoch_ended:
+                    if self.step >= self.total_steps or self.is_over:
+                        return
+                    self.train_step()
+                    unsaved = True
+                if self.epoch_ended:
+                    self.end_epoch()
+                    saved_at, unsaved = time.monotonic(), False
+
+    @property
+    def epoch_ended(self) -> bool:
+        """Whether all steps of an epoch are done, and its row of metrics is not."""
+        return self.step % self.steps_per_epoch == 0 and bool(self.sums)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether patience is at its end."""
+        return is_over(self.best, self.rows, self.config.patience)
+
+    def agree(self, received: int | None, overdue: bool) -> tuple[int | None, bool]:
+        """The signal that any process has received, and whether the first one's clock says so."""
+        signals = (signal.SIGINT, signal.SIGTERM)
+        mine = [float(received == number) for number in signals]
+        *heard, late = self.engine.total([*mine, float(overdue and self.engine.is_first)])
+        return next((s for s, h in zip(signals, heard, strict=True) if h), None), bool(late)
 
     def train_step(self) -> None:
         """One step on one batch."""
@@ -133,6 +179,7 @@ class Trainer:
         lr = self.learning_rate()
         for group in self.optimiser.param_groups:
             group["lr"] = lr
+        self.measured = None
         means = [mean.clone() for mean in self.model.running_statistics()]
         try:
             self.optimiser.zero_grad()  # first, so that old gradients take no memory
@@ -143,21 +190,25 @@ class Trainer:
             for mean, before in zip(self.model.running_statistics(), means, strict=True):
                 mean.copy_(before)
             self.numerical_error(error)
+            if self.config.on_numerical_error == "skip":
+                self.step += 1
             return
         self.optimiser.step()
         self.step += 1
-        self.sums = add_step(self.sums, result, time.perf_counter() - started)
-        accuracy = result.correct / result.count
+        self.sums = add_step(self.sums, result, time.perf_counter() - started, self.engine)
+        accuracy = result.correct / max(result.count, 1)
         self.view.step(self.step, result.terms.loss.item(), accuracy, lr)
 
     def objective(self) -> StepResult:
-        """The objective at the present step."""
+        """The objective at the present step; an error in one process is one in all."""
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
         scales = self.predictor.target_scale
         shift, scale = (torch.tensor(values, dtype=torch.float64) for values in scales)
-        return step_objective(
-            self.forward, self.model, self.task, indices, place, self.engine, (shift, scale)
+        return self.engine.together(
+            lambda: step_objective(
+                self.forward, self.model, self.task, indices, place, self.engine, (shift, scale)
+            )
         )
 
     def learning_rate(self) -> float:
@@ -166,43 +217,63 @@ class Trainer:
         factor = lr_factor(c.schedule, self.step, self.steps_per_epoch, c.max_epochs, c.milestones)
         return c.lr * factor
 
-    # ---- figures ----
+    # ---- metrics ----
 
     def end_epoch(self) -> None:
-        """Make the epoch's row of figures, and show and write it."""
+        """Make the epoch's row of metrics, write it with a checkpoint, and show it."""
         epoch = self.step // self.steps_per_epoch
         row: Row = {"epoch": epoch, "step": self.step, "lr": self.optimiser.param_groups[0]["lr"]}
-        row |= epoch_row(self.sums, self.engine, bool(self.task.train.class_names))
+        row |= epoch_row(self.sums, bool(self.task.train.class_names))
+        evaluation: Row = {}
+        if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:
+            try:
+                evaluation = self.evaluate()
+            except NumericalError as error:
+                if self.config.on_numerical_error != "rollback":
+                    self.save_checkpoint()  # the epoch's steps are good
+                self.numerical_error(error)
+                if self.config.on_numerical_error == "rollback":
+                    return
         row |= {"memory_mb": peak_bytes() / 2**20, "numerical_errors": self.num_errors}
         self.sums = {}
-        if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:
-            row |= self.evaluate()
-        self.rows.append(row)
+        self.rows.append(row | evaluation)
         if self.config.patience is not None:
-            self.best = best_of(self.best, row, self.model)
-        self.view.epoch(row)
+            self.best = best_of(self.best, self.rows[-1], self.model)
+        self.save_checkpoint()
+        self.view.epoch(self.rows[-1])
         if self.on_epoch is not None and self.engine.is_first:
-            self.on_epoch(row)
-        if self.folder is not None and self.writes:
-            self.folder.write_metrics(self.rows)
+            self.on_epoch(self.rows[-1])
 
     def evaluate(self) -> Row:
-        """Figures on the validation and test sets, and condition numbers."""
+        """Metrics on the validation and test sets, and condition numbers."""
         row: Row = {}
-        for name, data in (("validation", self.task.validation), ("test", self.task.test)):
-            if data is not None:
-                numbers = figures(evaluate(self.predictor, data))
-                row |= {f"{name}_{key}": value for key, value in numbers.items()}
+        for name, metrics in self.measure().items():
+            row |= {f"{name}_{key}": value for key, value in figures(metrics).items()}
         if self.config.conditions:
             numbers = condition_numbers(self.model)
             row |= {f"condition/{path}": value for path, value in numbers.items()}
         return row
 
+    def measure(self) -> dict[str, ClassificationMetrics | RegressionMetrics]:
+        """Metrics of the present model on the validation and test sets, computed once."""
+        if self.measured is None:
+            sets = {"validation": self.task.validation, "test": self.task.test}
+            self.measured = {
+                name: evaluate(self.predictor, data)
+                for name, data in sets.items()
+                if data is not None
+            }
+        return self.measured
+
     def finish(self) -> None:
         """Take the best model if patience chose one, make the statistics exact, and save it."""
+        if not self.in_folder:  # a continuation that had no step left
+            self.save_checkpoint()
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
-        if self.config.estimate_statistics:
+            self.measured = None
+        if self.config.estimate_statistics and self.model.running_statistics():
+            self.measured = None
             draw = generator(self.config.seed, "statistics")
             some = torch.randperm(len(self.task.train), generator=draw)[:10_000]
             # Augmented as in training: the layers have learned relative to that scale.
@@ -215,14 +286,16 @@ class Trainer:
         self.engine.tear_down(self.model)
         self.model.eval()
         if self.folder is not None and self.writes:
-            self.predictor.save_pretrained(self.folder.model)
+            self.predictor.save_pretrained(self.folder.model, self.origin())
 
     # ---- start, stop, trouble ----
 
     def start(self, resume: bool) -> None:
         """Give the model start values, or take up the newest checkpoint."""
         saved = self.folder.checkpoints.newest() if self.folder is not None and resume else None
-        if saved is None and not self.model.initialised:
+        if saved is not None:
+            self.check(saved)
+        elif not self.model.initialised:
             draw = generator(self.config.seed, "start")
             x = self.task.inputs(self.task.train.x, draw, self.engine.dtype)
             self.model.initialise_(x, draw)
@@ -230,12 +303,50 @@ class Trainer:
         optimiser = build_optimiser(self.model, self.config)
         self.forward, self.optimiser = self.engine.set_up(self.model, optimiser)
         if saved is not None:
-            check_same_settings(saved["config"], self.config.to_dict(), FREE)
             self.load_state(saved)
-            self._say("resuming at epoch %.2f", self.step / self.steps_per_epoch)
-        self.last_saved = self.state()
+            self.resumed, self.run = True, saved.get("run", self.run)
+            self.seconds_before = saved.get("seconds", 0.0)
+            self.say_what_changes(saved["config"])
+        if self.engine.total([self.step])[0] != self.step * self.engine.world_size:
+            raise CheckpointError(
+                f"the processes found different checkpoints, this one step {self.step}: all "
+                "machines must share the run folder"
+            )
+        if self.config.on_numerical_error == "rollback":
+            self.last_saved = copy.deepcopy(self.state())
         if not self.quiet:  # all processes try, one says it
             self._say(expectation(self.task, self.config, self.model, self.trial_seconds()))
+
+    def check(self, saved: State) -> None:
+        """Refuse a checkpoint that these settings and data cannot go on from."""
+        missing = STATE - saved.keys()
+        if missing:
+            raise CheckpointError(
+                f"the newest checkpoint lacks {', '.join(sorted(missing))}: this version cannot go "
+                "on from it. Start again with --resume never"
+            )
+        check_same_settings(saved["config"], self.config.to_dict(), CONTINUABLE)
+        if self.data_digest is not None:
+            check_same_data(saved.get("data"), self.data_digest)
+        if saved["step"] > self.total_steps:
+            done = saved["step"] / self.steps_per_epoch
+            raise CheckpointError(
+                f"the run has done {done:g} epochs already, more than max_epochs = "
+                f"{self.config.max_epochs}. Give it more, or another --output or --name"
+            )
+
+    def say_what_changes(self, before: State) -> None:
+        """Log where a continuation begins, and what is not as it was."""
+        self._say("resuming at epoch %.2f", self.step / self.steps_per_epoch)
+        now = self.config.to_dict()
+        for change in differences(before, now, FREE):
+            self._say("from here on %s", change)
+        if self.config.schedule != "constant" and before["max_epochs"] != now["max_epochs"]:
+            self._say(
+                "the learning rate follows the schedule %s over %d epochs from here on",
+                self.config.schedule,
+                self.config.max_epochs,
+            )
 
     def trial_seconds(self) -> float:
         """Seconds for one step, tried without taking it; the first of two warms up."""
@@ -252,18 +363,28 @@ class Trainer:
                 mean.copy_(before)
         return time.perf_counter() - started
 
+    def seconds(self) -> float:
+        """Wall time of the run, over all its stretches."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def origin(self) -> dict[str, str | None]:
+        """What the run's files share: its name and the digest of its data."""
+        return {"run": self.run, "data": self.data_digest}
+
     def state(self) -> State:
         """All that the rest of the run depends on. Noise is a function of seed and step."""
         return {
-            "model": copy.deepcopy(self.model.state_dict()),
-            "optimiser": copy.deepcopy(self.optimiser.state_dict()),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
             "step": self.step,
             "attempt": self.attempt,
             "num_errors": self.num_errors,
             "sums": dict(self.sums),
-            "rows": [dict(row) for row in self.rows],
+            "rows": list(self.rows),
             "best": self.best,
             "config": self.config.to_dict(),
+            "seconds": self.seconds(),
+            **self.origin(),
         }
 
     def load_state(self, state: State) -> None:
@@ -272,34 +393,51 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
         except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"the checkpoint is of another model: {error}") from error
+            reason = in_one_line(error)
+            raise CheckpointError(f"the checkpoint is of another model: {reason}") from error
         self.step, self.attempt = state["step"], state["attempt"]
-        self.num_errors, self.best = state["num_errors"], state["best"]
+        self.num_errors = state["num_errors"]
+        self.best = None if self.config.patience is None else state["best"]
         self.sums = dict(state["sums"])
-        self.rows = [dict(row) for row in state["rows"]]
+        self.rows = list(state["rows"])
+        self.measured = None
 
     def save_checkpoint(self) -> None:
-        """Keep the state, and write it if the run has a folder."""
-        self.last_saved = self.state()
-        if self.folder is not None and self.writes:
-            self.folder.checkpoints.save(self.step, self.last_saved)
+        """Keep the state for a rollback, and write it if the run has a folder."""
+        state = self.state()
+        if self.config.on_numerical_error == "rollback":
+            self.last_saved = copy.deepcopy(state)
+        if self.folder is None or not self.writes:
+            return
+        if self.in_folder or self.resumed:
+            self.folder.checkpoints.save(self.step, state)
+        if not self.in_folder:
+            facts = environment(self.config.seed, self.engine.device, self.engine.dtype)
+            about = (self.config, self.origin() | facts)
+            if self.resumed:
+                self.folder.resume(*about)
+            else:
+                self.folder.begin(*about, self.step, state)
+        self.in_folder = True
+        if self.rows:
+            self.folder.write_metrics(self.rows)
 
     def numerical_error(self, error: NumericalError) -> None:
-        """Raise, skip the batch, or go back to the last checkpoint and on with other noise."""
+        """Count it; then raise, or go back to the last checkpoint and on with other noise."""
         self.num_errors += 1
-        failed = TrainingFailed(self.step // self.steps_per_epoch + 1, self.step + 1, error)
+        step = self.step if self.epoch_ended else self.step + 1
+        failed = TrainingFailed(-(-step // self.steps_per_epoch), step, error)
         policy = self.config.on_numerical_error
         if policy == "raise" or self.num_errors > self.config.max_numerical_errors:
             raise failed from error
-        log.warning("%s: %s", "skipping a batch" if policy == "skip" else "rolling back", failed)
-        if policy == "skip":
-            self.step += 1
-            return
-        assert self.last_saved is not None
-        num_errors, attempt = self.num_errors, self.attempt + 1
-        self.load_state(self.last_saved)
-        self.num_errors, self.attempt = num_errors, attempt
+        if self.engine.is_first:
+            log.warning("%s: %s", "leaving it out" if policy == "skip" else "rolling back", failed)
+        if policy == "rollback":
+            assert self.last_saved is not None
+            num_errors, attempt = self.num_errors, self.attempt + 1
+            self.load_state(self.last_saved)
+            self.num_errors, self.attempt = num_errors, attempt
 
-    def _say(self, message: str, *values: float) -> None:
+    def _say(self, message: str, *values: object) -> None:
         if self.engine.is_first:
             log.info(message, *values)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from gramian.experiments.plots import training_plots as plots
 from gramian.experiments.plots.training_plots import Figure
@@ -19,26 +15,7 @@ from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetri
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What a model says about a data set.
-
-    Args:
-        metrics: of all data points.
-        predictions: class probabilities [N, C]; or means and variances of the targets, [2, N, T].
-            None: to be computed where a plot needs them.
-    """
-
-    metrics: ClassificationMetrics | RegressionMetrics
-    predictions: Tensor | None = None
-
-
-def predictions_of(predictor: Predictor, data: Dataset) -> Tensor:
-    """Class probabilities, or means and variances."""
-    if predictor.class_names:
-        return predictor.probabilities(data.x)
-    return torch.stack(predictor.mean_and_variance(data.x))
+Metrics = ClassificationMetrics | RegressionMetrics
 
 
 def save_run_plots(
@@ -46,25 +23,22 @@ def save_run_plots(
     test: Dataset | None,
     rows: list[Row],
     folder: Path,
-    evaluation: Evaluation | None = None,
+    metrics: Metrics | None = None,
 ) -> list[Path]:
     """Draw and save all plots that the run has data for; returns their paths.
 
-    ``evaluation`` is that of the test set, if it is known already.
+    ``metrics`` are those of ``predictor`` on ``test``, if they are there already.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in run_plots(predictor, test, rows, evaluation):
+    for name, figure in run_plots(predictor, test, rows, metrics):
         plots.save(figure, folder / f"{name}.png")
         paths.append(folder / f"{name}.png")
     return paths
 
 
 def run_plots(
-    predictor: Predictor,
-    test: Dataset | None,
-    rows: list[Row],
-    evaluation: Evaluation | None = None,
+    predictor: Predictor, test: Dataset | None, rows: list[Row], metrics: Metrics | None = None
 ) -> Iterator[tuple[str, Figure]]:
     """Name and figure of each plot."""
     model = predictor.model
@@ -78,20 +52,15 @@ def run_plots(
         yield "inducing_patches", plots.inducing_patches(patches)
     if test is None:
         return
-    known = evaluation or Evaluation(evaluate(predictor, test))
-    metrics, names = known.metrics, predictor.class_names
+    names, y = predictor.class_names, test.y.numpy()
+    metrics = metrics or evaluate(predictor, test)
     if isinstance(metrics, ClassificationMetrics):
         confidence, accuracy, count = (values.cpu().numpy() for values in metrics.reliability())
         yield "reliability", plots.reliability_diagram(confidence, accuracy, count)
         yield "confusion", plots.confusion_matrix(metrics.confusion.cpu().numpy(), names)
-        if not test.images:
-            return
-    predictions = known.predictions
-    if predictions is None:
-        predictions = predictions_of(predictor, test)
-    values, y = predictions.cpu().numpy(), test.y.numpy()
-    if isinstance(metrics, ClassificationMetrics):
-        yield "certain_images", plots.certain_images(test.x.numpy(), y, values, names)
-    else:
-        mean, var = values
-        yield "predictions", plots.predicted_against_true(y, mean, var**0.5)
+        if test.images:
+            probabilities = predictor.probabilities(test.x).cpu().numpy()
+            yield "certain_images", plots.certain_images(test.x.numpy(), y, probabilities, names)
+        return
+    mean, var = (values.cpu().numpy() for values in predictor.mean_and_variance(test.x))
+    yield "predictions", plots.predicted_against_true(y, mean, var**0.5)

@@ -12,10 +12,10 @@ import yaml
 
 from gramian.experiments.pool import run_jobs
 from gramian.experiments.reproduce.plan import ENDS, Plan, PlannedRun
-from gramian.train.record.checkpoint import check_same_settings
+from gramian.train.record.checkpoint import FREE, check_same_settings, differences
 from gramian.train.record.files import write_json_atomically, write_text_atomically
 from gramian.train.run import prepare, run_to_end
-from gramian.train.trainer import FREE, TrainingFailed
+from gramian.train.trainer import TrainingFailed
 
 log = logging.getLogger("gramian")
 
@@ -74,8 +74,7 @@ def copy_from_twin(planned: PlannedRun, output: Path) -> bool:
         folder = path.parent
         if folder == planned.folder.path or not any((folder / name).exists() for name in ENDS):
             continue
-        settings = yaml.safe_load(path.read_text())
-        if all(settings.get(key) == value for key, value in wanted.items() if key not in FREE):
+        if not differences(yaml.safe_load(path.read_text()), wanted, FREE):
             log.info("%s: as in %s", planned.name, folder)
             here = planned.folder.path
             shutil.copytree(folder, here, ignore=lambda *_: ENDS, dirs_exist_ok=True)

@@ -26,7 +26,7 @@ from gramian.train.config import (
     model_config_to_dict,
 )
 from gramian.train.data import Scaler, scaler_from_dict
-from gramian.train.record.files import write_atomically, write_text_atomically
+from gramian.train.record.files import in_one_line, write_atomically, write_text_atomically
 from gramian.train.runtime.seeds import generator
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -122,10 +122,11 @@ class BasePredictor(ABC):
         mean = torch.cat([mean for mean, _ in parts]) * scale + shift
         return mean, torch.cat([var for _, var in parts]) * scale.square()
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, origin: Mapping[str, Any] | None = None) -> None:
         """Write weights (safetensors) and everything else (JSON), without pickle.
 
-        Training data are written only if they are part of the model, as without inducing points.
+        ``origin`` says which run made the model, of which data. Training data are written only if
+        they are part of the model, as without inducing points.
         """
         from safetensors.torch import save
 
@@ -140,6 +141,7 @@ class BasePredictor(ABC):
             "class_names": list(self.class_names),
             "target_scale": [list(values) for values in self.target_scale],
             "seed": self.seed,
+            "origin": dict(origin or {}),
         }
         write_atomically(folder / WEIGHTS, lambda file: file.write(save(weights)))
         write_text_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
@@ -176,8 +178,7 @@ class BasePredictor(ABC):
             TypeError,
             ValueError,
         ) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise PretrainedError(f"{folder} cannot be read: {reason}") from error
+            raise PretrainedError(f"{folder} cannot be read: {in_one_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

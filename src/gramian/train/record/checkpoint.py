@@ -14,10 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gramian.train.record.files import write_atomically
+from gramian.train.config import MODEL_CONFIGS, TrainConfig
+from gramian.train.record.files import in_one_line, write_atomically
 
 State = dict[str, Any]
 FORMAT = 1
+
+# Settings that change no result: two runs that differ in these only are the same run.
+FREE = frozenset(
+    {"data_dir", "device", "devices", "num_nodes", "memory", "recompute_activations"}
+    | {"checkpoint_minutes", "conditions"}
+)
+# What a continuation may change as well: from there on it is another run, and says so.
+CONTINUABLE = FREE | {
+    *("max_epochs", "patience", "evaluate_every", "on_numerical_error", "max_numerical_errors")
+}
 log = logging.getLogger("gramian")
 
 
@@ -43,8 +54,7 @@ def load(path: Path) -> State:
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"checkpoint {path} cannot be read: {reason}") from error
+        raise CheckpointError(f"checkpoint {path} cannot be read: {in_one_line(error)}") from error
     if version != FORMAT:
         raise CheckpointError(f"checkpoint {path} has format {version}, this program {FORMAT}")
     if digest(state) != expected:
@@ -77,18 +87,54 @@ def _feed(sha: hashlib._Hash, value: Any) -> None:
         sha.update(json.dumps(value).encode())
 
 
-def check_same_settings(before: State, now: State, free: Collection[str]) -> None:
-    """Refuse a checkpoint whose settings would give other numbers; ``free`` ones may differ."""
-    differ = [
-        f"{key}: {before.get(key)} → {now.get(key)}"
-        for key in {**before, **now}
-        if key not in free and before.get(key) != now.get(key)
+def differences(before: State, now: State, free: Collection[str]) -> list[str]:
+    """The settings in which two runs differ, but for ``free`` ones.
+
+    What is missing has its default: a setting that is new makes no old run another one.
+    """
+    old, new = (_flat(_with_defaults(settings)) for settings in (before, now))
+    return [
+        f"{key}: {old.get(key)} → {new.get(key)}"
+        for key in {**old, **new}
+        if key not in free and old.get(key) != new.get(key)
     ]
+
+
+def check_same_settings(before: State, now: State, free: Collection[str]) -> None:
+    """Refuse a run whose settings would give other numbers; ``free`` ones may differ."""
+    differ = differences(before, now, free)
     if differ:
         raise CheckpointError(
-            f"the checkpoint is of a run with other settings ({'; '.join(differ)}). "
-            "Give another --output, or --resume never to start again"
+            f"the run was made with other settings ({'; '.join(differ)}). Give another --output "
+            "or --name, or --resume never to start again"
         )
+
+
+def _with_defaults(settings: State) -> State:
+    """All settings, nested as in TrainConfig."""
+    kind = settings.get("kind", "conv")
+    default = TrainConfig(kind=kind, model=MODEL_CONFIGS[kind]()).to_dict()
+    return _merged(default, settings)
+
+
+def _merged(default: State, given: State) -> State:
+    both = {
+        key: _merged(default[key], value)
+        if isinstance(value, dict) and isinstance(default.get(key), dict)
+        else value
+        for key, value in given.items()
+    }
+    return {**default, **both}
+
+
+def _flat(settings: State, prefix: str = "") -> State:
+    """Nested settings by their dotted names."""
+    flat: State = {}
+    for key, value in settings.items():
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
 
 
 class CheckpointFolder:
@@ -113,12 +159,18 @@ class CheckpointFolder:
         return path
 
     def newest(self) -> State | None:
-        """The newest checkpoint that is whole; a damaged one is passed over and said so."""
-        for path in self.paths():
+        """The newest checkpoint that is whole, or None if there is none; damaged ones are named."""
+        paths = self.paths()
+        for place, path in enumerate(paths, start=1):
             try:
                 return load(path)
             except CheckpointError as error:
-                log.warning("%s; using the one before", error)
+                if place == len(paths):
+                    raise CheckpointError(
+                        f"{error}. No checkpoint in {self.folder} can be used: put back a copy, "
+                        "or start again with --resume never"
+                    ) from error
+                log.warning("%s; using the one before, %s", error, paths[place].name)
         return None
 
     def paths(self) -> list[Path]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -21,8 +25,14 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        reason = f"cannot write, what was there before is unchanged: {error.strerror}"
+        raise OSError(error.errno, reason, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -33,3 +43,17 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_json_atomically(path: Path, value: object) -> None:
     """The same for a value as JSON."""
     write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def remove_dead_parts(folder: Path) -> None:
+    """Remove temporary files whose writer was killed."""
+    for path in folder.rglob(".*.part"):
+        found = re.fullmatch(r"\..+\.(\d+)\.part", path.name)
+        if found and not psutil.pid_exists(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The whole message of an error; that of a KeyError is only the key."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"it lacks {text}" if isinstance(error, KeyError) else text or type(error).__name__

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.lightning import find_free_network_port
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from gramian.gram.blocks import Marginals
+from gramian.gram.errors import NumericalError
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.steps.norm import GramNorm, mean_over_batch
 from gramian.train.config import ConfigError
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
+from gramian.train.runtime.processes import noticing_lost, start_processes
 from gramian.train.runtime.tf32 import emulate_tf32
 
 Forward = Callable[[Tensor, ByPath], DKMResult]
 Precision = Literal["32-true", "64-true", "tf32", "tf32-emulated"]
+Result = TypeVar("Result")
 
 
 class Engine:
@@ -43,6 +49,9 @@ class Engine:
         num_nodes: int = 1,
         precision: Precision = "32-true",
     ) -> None:
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces processes
+        one = devices == 1 or SLURMEnvironment.detect()  # which starts the others itself
+        self.children = start_processes(1 if one else devices, find_free_network_port())
         strategy = "ddp" if devices * num_nodes > 1 else "auto"
         self.fabric = Fabric(
             accelerator=choose_device(device),
@@ -115,20 +124,54 @@ class Engine:
         """Gradients, averaged over the processes."""
         self.fabric.backward(loss)
 
-    def total(self, value: Tensor) -> Tensor:
-        """Sum of ``value`` over the processes."""
-        if self.world_size > 1:
-            value = value.clone()
-            dist.all_reduce(value)
-        return value
+    def total(self, values: Sequence[int | float]) -> list[int | float]:
+        """Sums of ``values`` over the processes."""
+        if self.world_size == 1:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return sums.tolist()
 
-    def share(self, indices: Tensor) -> Tensor:
-        """This process's part of a batch."""
-        return indices[self.rank :: self.world_size]
+    def mean(self, values: Sequence[int | float]) -> list[int | float]:
+        """Means of ``values`` over the processes."""
+        if self.world_size == 1:
+            return list(values)
+        return [value / self.world_size for value in self.total(values)]
 
-    def barrier(self) -> None:
-        """Wait for all processes."""
-        self.fabric.barrier()
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Do ``work`` in all processes: a numerical error in one of them is one in all.
+
+        Inside, another process waits in a normalisation or at the end of its work: each of these
+        begins with the same small sum, whose second number counts the errors.
+        """
+        if self.world_size == 1:
+            return work()
+        mine: NumericalError | None = None
+        try:
+            result = work()
+        except NumericalError as error:
+            mine = error
+        others = isinstance(mine, _OtherProcessFailed)
+        if others or _count_and_errors(0.0, mine is not None, self.device)[1]:
+            errors: list[NumericalError | None] = [None] * self.world_size
+            dist.all_gather_object(errors, None if others else mine)
+            raise next(error for error in errors if error is not None)
+        return result
+
+    def share(self, count: int) -> tuple[Tensor, float]:
+        """Places of this process's part of a batch of ``count``, and the part's weight in a mean.
+
+        A batch with fewer points than processes is computed as a whole by each of them.
+        """
+        everything = torch.arange(count)
+        if count < self.world_size:
+            return everything, 1.0
+        part = everything[self.rank :: self.world_size]
+        return part, len(part) * self.world_size / count
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Within this context the end of another process is a ProcessLost."""
+        return noticing_lost(self.children)
 
 
 class _Plain(nn.Module):
@@ -164,7 +207,19 @@ class _SumOverProcesses(torch.autograd.Function):
 def mean_over_processes(values: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Mean over ``dims`` and over all processes, with gradients."""
     total = values.sum(dims, keepdim=True)
-    count = values.new_tensor(values.numel() / total.numel())
-    dist.all_reduce(count)
+    count, errors = _count_and_errors(values.numel() / total.numel(), False, values.device)
+    if errors:
+        raise _OtherProcessFailed
     mean: Tensor = _SumOverProcesses.apply(total) / count  # type: ignore[no-untyped-call]
     return mean
+
+
+class _OtherProcessFailed(NumericalError):
+    """Another process has met a numerical error, and will say which."""
+
+
+def _count_and_errors(count: float, failed: bool, device: torch.device) -> list[float]:
+    """Sums over the processes: of what they average over, and of their errors."""
+    sums = torch.tensor([count, float(failed)], dtype=torch.float64, device=device)
+    dist.all_reduce(sums)
+    return sums.tolist()
