@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from gramian.train.config import Kind
 from gramian.train.data import Dataset
 
 INDUCING, BATCH, FULL_BATCH = 100, 512, 2048
@@ -32,10 +31,12 @@ TABLES = {
 }
 
 
-def settings_for(train: Dataset, kind: Kind | None = None) -> dict[str, Any]:
+def settings_for(train: Dataset, kind: str | None = None) -> dict[str, Any]:
     """Settings as a preset has them, for a kind of model or for the one that suits the data."""
     if kind is None:
         kind = "conv" if train.images else "dense"
+    if (kind == "dense") == train.images:
+        return {}  # the model cannot take these data, and says so
     if kind == "dense":
         return dense_settings(len(train), train.targets)
     return image_settings(kind, len(train), side=min(train.x.shape[2:]))
@@ -69,7 +70,7 @@ def dense_settings(num_data: int, targets: str) -> dict[str, Any]:
     }
 
 
-def image_settings(kind: Kind, num_data: int, side: int) -> dict[str, Any]:
+def image_settings(kind: str, num_data: int, side: int) -> dict[str, Any]:
     """Images: stages that halve the map until 2 to 4 pixels a side are left, widths that grow."""
     stem_stride = 2 if side >= 24 else 1
     stages = max(1, min(3, math.ceil(math.log2(max(side, 4) / stem_stride / 4)) + 1))

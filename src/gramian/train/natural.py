@@ -93,7 +93,8 @@ class NaturalTrainer(Trainer):
         """Start q(f_i) near its optimum."""
         super().start(resume)
         self.model.output.requires_grad_(False)
-        self._refine(5)
+        if not self.resumed:
+            self._refine(5)
 
     def train_step(self) -> None:
         """One step of Adam, then one of the natural gradient on the same batch."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from gramian.gram.errors import NumericalError
 from gramian.train.config import TrainConfig, build_model
+from gramian.train.natural import NaturalTrainer
 from gramian.train.predict.evaluate import figures
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row, RunFolder
@@ -28,7 +29,8 @@ def prepare(
     """Data (unless ``task`` has them), engine and an untrained model."""
     task = task or load_task(config)
     engine = Engine(config.device, config.devices, config.num_nodes, config.precision)
-    return Trainer(build_predictor(config, task), task, config, engine, folder, quiet, on_epoch)
+    trainer = NaturalTrainer if config.natural else Trainer
+    return trainer(build_predictor(config, task), task, config, engine, folder, quiet, on_epoch)
 
 
 def build_predictor(config: TrainConfig, task: Task) -> Predictor:

@@ -18,6 +18,7 @@ from gramian.train.data import (
     Normaliser,
     RowScaler,
     Scaler,
+    Splits,
     hold_out,
     load,
 )
@@ -45,9 +46,12 @@ class Task:
         return digest([data and [data.x, data.y, data.class_names] for data in sets])
 
 
-def load_task(config: TrainConfig) -> Task:
-    """Read the data that a configuration names; the split depends on its own seed only."""
-    splits = load(config.data, config.data_dir)
+def load_task(config: TrainConfig, splits: Splits | None = None) -> Task:
+    """Read the data that a configuration names (unless ``splits`` has them), and split them.
+
+    The split depends on its own seed only.
+    """
+    splits = splits or load(config.data, config.data_dir)
     train, validation = splits.train, None
     if config.validation_fraction:
         draw = generator(config.split_seed, "validation split")

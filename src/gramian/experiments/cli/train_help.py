@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "help"
 
 def stored_help(words: Sequence[str]) -> str:
     """The help for the kind of model that a command line names."""
-    kind = peek([word for word in words if word not in ("-h", "--help")]).kind
+    kind = peek([word for word in words if word not in ("-h", "--help")]).kind or "conv"
     if not help_file(kind).exists():
         raise UsageError(f"unknown kind {kind!r}")
     return help_file(kind).read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ from gramian.train.presets import presets
 
 if TYPE_CHECKING:
     from gramian.train.config import TrainConfig
+    from gramian.train.data import Splits
 
+log = logging.getLogger("gramian")
 Values = dict[str, Any]
 FROM_DATA = {"image_shape", "num_classes", "num_features", "num_outputs"}
 """Settings of a model that the data decide, so that they are no options."""
@@ -44,22 +47,32 @@ class Asked:
         words: the command line without ``--config``, and with at most one ``--import``.
         values: of the files that ``--config`` names.
         preset: the file of a preset, or None.
-        kind: of the model.
+        kind: of the model; None if nobody has said.
+        data: the data set whose preset, or suitable settings, are to be taken; None for neither.
+        data_dir: where it is stored.
+        modules: to import first.
     """
 
     words: list[str]
     values: Values
     preset: Path | None
-    kind: str
+    kind: str | None
+    data: str | None
+    data_dir: str | None
+    modules: list[str]
 
 
-def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace]:
-    """The settings of a run, and all options."""
+def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | None]:
+    """The settings of a run, all options, and the data if they had to be looked at."""
     from gramian.train.config import ConfigError, TrainConfig
 
     asked = peek(words)
-    parser = train_parser(asked.kind)
-    for values in (read_config(asked.preset) if asked.preset else {}, asked.values):
+    start = read_config(asked.preset) if asked.preset else {}
+    splits = None
+    if asked.preset is None and asked.data is not None:
+        splits, start = suitable(asked)
+    parser = train_parser(asked.kind or start.get("kind", "conv"))
+    for values in (start, asked.values):
         given = parser.parse_object(values, env=False, defaults=False)
         parser.set_defaults(dict(given.items()))
     options = parser.parse_args(asked.words)
@@ -67,9 +80,24 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace]:
     try:
         built = vars(parser.instantiate(options))
         names = TrainConfig.__dataclass_fields__
-        return TrainConfig(**{key: built[key] for key in built if key in names}), options
+        config = TrainConfig(**{key: built[key] for key in built if key in names})
+        return config, options, splits
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def suitable(asked: Asked) -> tuple[Splits, Values]:
+    """The data, and settings that suit them, which are logged."""
+    from gramian.train.data import load
+    from gramian.train.defaults import in_words, settings_for
+
+    assert asked.data is not None
+    import_modules([*asked.modules, *_modules_of([asked.data])])
+    splits = load(asked.data, asked.data_dir)
+    settings = settings_for(splits.train, asked.kind)
+    if settings:
+        log.info(in_words(settings, splits.train))
+    return splits, settings
 
 
 def train_parser(kind: str, environment: bool = True) -> Parser:
@@ -171,7 +199,7 @@ def peek(words: Sequence[str]) -> Asked:
     parser.add_argument("--import", action="append", dest="modules")
     try:
         first, rest = parser.parse_known_args(_with_infinity(words))
-        for name in ("preset", "data", "kind"):
+        for name in ("preset", "data", "kind", "data_dir"):
             variable = os.environ.get(f"GRAMIAN_TRAIN__{name.upper()}")
             parser.add_argument(f"--{name}", default=variable)
         given, _ = parser.parse_known_args(rest)
@@ -185,10 +213,20 @@ def peek(words: Sequence[str]) -> Asked:
         rest.append(f"--import={json.dumps(first.modules)}")
     kind = given.kind or values.get("kind")
     name = given.preset or values.get("preset") or "auto"
-    preset = _preset(name, given.data or values.get("data"), kind, bool(values))
-    if kind is None:
-        kind = _kind_of(preset) if preset else "conv"
-    return Asked(rest, values, preset, kind)
+    data = given.data or values.get("data")
+    preset = _preset(name, data, kind, bool(values))
+    if preset is not None:
+        kind = kind or _kind_of(preset)
+    known = name != "auto" or "model" in values  # all settings are there
+    return Asked(
+        words=rest,
+        values=values,
+        preset=preset,
+        kind=kind,
+        data=None if known else data or "digits",
+        data_dir=given.data_dir or values.get("data_dir"),
+        modules=first.modules or [],
+    )
 
 
 def read_config(path: str | Path) -> Values:
@@ -215,13 +253,17 @@ def read_config(path: str | Path) -> Values:
 def named_modules(options: Namespace) -> list[str]:
     """The modules of things that the options name by a path, such as ``mymodule.MyKernel``."""
     names = [options.get(f"model.{key}") for key in ("kernel", "likelihood", "layer")]
-    if not Path(options.data).exists() and not options.data.endswith(".npz"):
-        names.append(options.data)
+    return _modules_of([*names, options.data])
+
+
+def _modules_of(names: Sequence[object]) -> list[str]:
+    """Of names that are import paths, and not files."""
     dotted = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
     return [
         name.rpartition(".")[0]
         for name in names
         if isinstance(name, str) and dotted.fullmatch(name)
+        if not name.endswith(".npz") and not Path(name).exists()
     ]
 
 

@@ -24,12 +24,12 @@ log = logging.getLogger("gramian")
 
 def run(words: Sequence[str]) -> None:
     """Train, evaluate, save, and say where everything is."""
-    config, options = parse_train(words)
+    config, options, splits = parse_train(words)
     if options.print_config:
         sys.stdout.write(as_file(options))
         return
     folder = run_folder(config, options)
-    task, resume = load_task(config), options.resume != "never"
+    task, resume = load_task(config, splits), options.resume != "never"
     first = is_first_process(config.devices * config.num_nodes)
     with only_first_speaks(first):
         if options.dry_run:
