@@ -273,6 +273,12 @@ def test_numbers_of_other_commands_are_all_restricted():
             assert str(getattr(action, "_typehint", action.type)) not in ("<class 'int'>", "int")
 
 
+def test_restricted_numbers_are_plain_integers():
+    words = ["table3", "--seeds", "2", "--seed", "0", "--train_size", "48"]
+    options = reproduce_command.reproduce_parser().parse_args(words)
+    assert {type(options[name]) for name in ("seeds", "seed", "train_size", "jobs")} == {int}
+
+
 # ---- infinity ----
 
 

@@ -227,7 +227,7 @@ def test_runs_are_jobs_with_names_that_other_processes_can_do(tmp_path, monkeypa
     [
         (["table9"], "unknown experiment 'table9'; known are table1"),
         (["table1", "--only", "nothing"], "no row nothing; rows are headline"),
-        (["table1", "--seeds", "0"], "--seeds must be positive, got 0"),
+        (["table1", "--seeds", "0"], "--seeds: expected a positive integer or null, got 0"),
         (["figure-conditions", "--data", "digits"], "--data is for tables"),
     ],
 )

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from gramian._version import __version__
 
@@ -41,6 +42,14 @@ class Parser(ArgumentParser):
     def __init__(self, command: str, description: str, **more: Any) -> None:
         prog = f"gramian {command}"
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
+
+    def parse_args(self, *words: Any, **more: Any) -> Namespace:  # type: ignore[override]
+        """As usual, with plain integers: YAML cannot write those of PositiveInt."""
+        options = super().parse_args(*words, **more)
+        for key, value in list(options.items()):
+            if isinstance(value, PositiveInt | NonNegativeInt):
+                options[key] = int(value)
+        return options
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what jsonargparse would print after the usage of every option."""
