@@ -51,8 +51,9 @@ def left_to_do(plan: Plan) -> Iterator[PlannedRun]:
 def run_one(planned: PlannedRun, quiet: bool) -> None:
     """One run to its end or to its failure, from where it was."""
     folder = planned.folder
+    trainer = prepare(planned.config, folder, quiet)
     try:
-        run_to_end(prepare(planned.config, folder, quiet), folder)
+        run_to_end(trainer, folder)
     except TrainingFailed as failed:
         log.warning("%s stopped: %s", planned.name, failed)
         facts = {
@@ -62,6 +63,7 @@ def run_one(planned: PlannedRun, quiet: bool) -> None:
             "reason": failed.reason,
         }
         text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        folder.describe(planned.config, trainer.facts())  # not there yet in the first epoch
         write_text_atomically(folder.path / "failure.json", text)
     shutil.rmtree(folder.checkpoints.folder, ignore_errors=True)  # no use any more, and large
 
