@@ -83,7 +83,7 @@ def climb(nu: float, x: Tensor, y: Tensor, test: tuple[Tensor, Tensor], max_iter
         unused = torch.zeros(1, 1, 1, dtype=torch.float64)
         q = model.predict(test[0])
         log_likelihood = model.likelihood.log_marginal(q, test[1], unused).mean()
-        mean, var = model.likelihood.predict(model.predict(GRID), unused)
+        mean, var = model.likelihood.predict(model.predict(GRID), unused).values()
         return Rung(
             nu=nu,
             iterations=f"{len(search.objectives) - 1}" + ", not converged" * (not search.converged),

@@ -94,7 +94,8 @@ def full_rank(x: Array, y: Array, x_test: Array, choice: Choice) -> Prediction:
     model.initialise_()
     maximise_from_nngp_(model, max_iter=100, tol=1e-6)
     with torch.no_grad():
-        mean, var = model.likelihood.predict(model.predict(torch.tensor(x_test)), torch.empty(0))
+        q = model.predict(torch.tensor(x_test))
+        mean, var = model.likelihood.predict(q, torch.empty(0)).values()
     return mean[:, 0].numpy(), var[:, 0].sqrt().numpy()
 
 

@@ -60,5 +60,18 @@ def test_the_readme_fits_on_a_screen_and_its_example_runs(capsys):
     assert len(code.splitlines()) <= 13
     scope: dict[str, object] = {}
     exec(code, scope)
-    probabilities = scope["probabilities"]
-    assert probabilities.shape == (64, 10)
+    assert scope["predictions"]["probabilities"].shape == (64, 10)
+
+
+def test_nobody_but_the_likelihoods_knows_which_one_it_is():
+    """Everything else asks the contract (``nn/likelihoods/likelihood.py``)."""
+    asked = re.compile(
+        r"isinstance\([^)]*\b(Categorical|StudentT|Poisson)\b"
+        r"|(Categorical|Gaussian|StudentT|Poisson) \| (Categorical|Gaussian|StudentT|Poisson)"
+        r"|\bif (not )?[\w.]*\bclass_names:"
+    )
+    inside = ROOT / "src" / "gramian" / "nn" / "likelihoods"
+    dataset = ROOT / "src" / "gramian" / "train" / "data" / "dataset.py"  # says what its data are
+    for path in SOURCES:
+        if inside not in path.parents and path != dataset:
+            assert not asked.findall(path.read_text()), path

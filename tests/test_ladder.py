@@ -102,7 +102,7 @@ def test_kernel_jitter_is_white_noise_of_each_point(num_layers):
 DENSE = DenseDKMConfig(num_features=10, num_inducing=6, num_layers=2)
 CONV = ConvDKMConfig(
     image_shape=(20, 3, 3),
-    num_classes=2,
+    num_outputs=2,
     num_inducing=(6,),
     blocks_per_stage=1,
     strides=(1,),

@@ -92,7 +92,7 @@ def dense(kernel):
 
 def test_a_custom_layer(example):
     example("custom_layer")
-    model = built(replace(CONV, layer="custom_layer.SideBySide", num_classes=2))
+    model = built(replace(CONV, layer="custom_layer.SideBySide", num_outputs=2))
     assert "stage1_block1.layer2.second.gram" in model.draw_noise(generator())
     assert_trains(model, images())
     memories = layer_memories(model, batch=4)

@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     from gramian.nn.full_rank.full_rank_dkm import FullRankTerms as FullRankTerms
     from gramian.nn.layers import DKMLayer as DKMLayer
     from gramian.nn.layers import Layer as Layer
+    from gramian.nn.likelihoods import LIKELIHOODS as LIKELIHOODS
     from gramian.nn.likelihoods import Categorical as Categorical
     from gramian.nn.likelihoods import Gaussian as Gaussian
+    from gramian.nn.likelihoods import Likelihood as Likelihood
+    from gramian.nn.likelihoods import PerTarget as PerTarget
+    from gramian.nn.likelihoods import Poisson as Poisson
+    from gramian.nn.likelihoods import StudentT as StudentT
     from gramian.nn.model import DKM as DKM
     from gramian.nn.steps.kernels import KERNELS as KERNELS
     from gramian.nn.steps.kernels import Jitter as Jitter
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
     from gramian.train.cost.full_rank_cost import Cost as Cost
     from gramian.train.cost.full_rank_cost import estimate as estimate
     from gramian.train.cost.machine import Machine as Machine
+    from gramian.train.data.dataset import Dataset as Dataset
+    from gramian.train.data.dataset import Splits as Splits
     from gramian.train.estimators.full_rank_estimators import (
         FullRankDKMClassifier as FullRankDKMClassifier,
     )
@@ -52,6 +59,7 @@ if TYPE_CHECKING:
     from gramian.train.estimators.image_estimators import ConvDKMClassifier as ConvDKMClassifier
     from gramian.train.estimators.table_estimators import DKMClassifier as DKMClassifier
     from gramian.train.estimators.table_estimators import DKMRegressor as DKMRegressor
+    from gramian.train.fit import fit as fit
     from gramian.train.objective import Terms as Terms
     from gramian.train.objective import objective as objective
     from gramian.train.predict.predictor import Predictor as Predictor
@@ -60,6 +68,7 @@ if TYPE_CHECKING:
 _HOME = {
     "DKM": "nn.model",
     "KERNELS": "nn.steps.kernels",
+    "LIKELIHOODS": "nn.likelihoods",
     "SKR": "gram.skr",
     "Categorical": "nn.likelihoods",
     "ConvDKM": "nn.conv_dkm",
@@ -70,6 +79,7 @@ _HOME = {
     "DKMRegressor": "train.estimators.table_estimators",
     "DKMLayer": "nn.layers",
     "DKMResult": "nn.contract",
+    "Dataset": "train.data.dataset",
     "DenseDKM": "nn.dense_dkm",
     "DenseDKMConfig": "nn.dense_dkm",
     "FrozenDKM": "nn.frozen.frozen_dkm",
@@ -84,6 +94,7 @@ _HOME = {
     "Jitter": "nn.steps.kernels",
     "Kernel": "nn.steps.kernels",
     "Layer": "nn.layers",
+    "Likelihood": "nn.likelihoods",
     "Machine": "train.cost.machine",
     "Marginals": "gram.blocks",
     "NNGPClassifier": "train.estimators.full_rank_estimators",
@@ -94,11 +105,16 @@ _HOME = {
     "NormChoice": "nn.steps.norm",
     "NotPSDError": "gram.errors",
     "NumericalError": "gram.errors",
+    "PerTarget": "nn.likelihoods",
+    "Poisson": "nn.likelihoods",
     "Predictor": "train.predict.predictor",
+    "Splits": "train.data.dataset",
+    "StudentT": "nn.likelihoods",
     "Terms": "train.objective",
     "VarianceCheck": "gram.conditional",
     "deep_linear_optimum": "gram.deep_linear",
     "estimate": "train.cost.full_rank_cost",
+    "fit": "train.fit",
     "objective": "train.objective",
 }
 

@@ -184,7 +184,7 @@ def test_table2_runs_end_to_end_on_files_in_the_format_of_cifar100(tmp_path, mon
     saved = json.loads(
         (tmp_path / "table2-small-2epochs/headline/seed0/model/config.json").read_text()
     )
-    assert len(saved["class_names"]) == saved["model"]["num_classes"] == 100
+    assert len(saved["class_names"]) == saved["model"]["num_outputs"] == 100
 
 
 def test_a_stopped_process_writes_a_checkpoint_and_the_rest_gives_the_same_numbers(tmp_path):

@@ -1,42 +1,314 @@
-import math
+"""One set of checks for every likelihood, then each against its formula."""
 
+import copy
+import math
+import pickle
+
+import numpy as np
 import pytest
 import torch
+from scipy import stats
+from scipy.integrate import quad
+from torch.func import functional_call
 
 from gramian import Marginals
-from gramian.nn.likelihoods import Categorical, Gaussian, Likelihood, draw_noise
-from tests.samples import generator
+from gramian.nn.likelihoods import (
+    AUTO,
+    LIKELIHOODS,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    LikelihoodConfig,
+    PerTarget,
+    Poisson,
+    StudentT,
+    build_likelihood,
+    check_likelihood,
+    draw_noise,
+)
+from tests.samples import generator, random_
 
-
-def marginals(B=5, C=3, dtype=torch.float64) -> Marginals:
-    draw = generator(0)
-    mean = torch.randn(B, C, generator=draw, dtype=dtype)
-    return Marginals(mean, torch.rand(B, 1, generator=draw, dtype=dtype) + 0.1)
-
-
+C = 3
 LABELS = torch.tensor([0, 1, 2, 1, 0])
+every_likelihood = pytest.mark.parametrize("name", LIKELIHOODS)
+every_target = pytest.mark.parametrize("name", ["gaussian", "student_t", "poisson"])
 
 
-@pytest.mark.parametrize("likelihood", [Categorical(3), Gaussian()])
-def test_both_keep_the_contract(likelihood):
-    assert isinstance(likelihood, Likelihood)
+def marginals(B=5, dtype=torch.float64, shared=True) -> Marginals:
+    draw = generator(0)
+    mean = torch.randn(B, C, generator=draw, dtype=torch.float64)
+    var = torch.rand(B, 1 if shared else C, generator=draw, dtype=torch.float64) + 0.1
+    return Marginals(mean.to(dtype), var.to(dtype))
+
+
+def targets(name: str, B=5) -> torch.Tensor:
+    """In their own units: years, lengths and so on."""
+    draw = generator(7)
+    if name == "categorical":
+        return torch.randint(C, (B,), generator=draw)
+    if name == "poisson":
+        return torch.poisson(5 * torch.rand(B, C, generator=draw), generator=draw).long()
+    units = torch.tensor([[2011.5, 0.0, -3.0]]), torch.tensor([[4.0, 1e-3, 1.0]])
+    return (units[0] + units[1] * torch.randn(B, C, generator=draw)).double()
+
+
+def build(name: str, dtype=torch.float64, **changes) -> Likelihood:
+    likelihood = random_(LIKELIHOODS[name](C, **changes)).to(dtype)
+    likelihood.fit_targets_(targets(name, 50))
+    return likelihood
+
+
+def noise(B=1, S=40, dtype=torch.float64) -> torch.Tensor:
+    return draw_noise(S, (B, C), generator(1), dtype)
+
+
+def answers(likelihood: Likelihood, q: Marginals, y: torch.Tensor, z: torch.Tensor):
+    latent = likelihood.latent(q)
+    return {
+        "expected": likelihood.expected_log_prob(q, y, z),
+        "marginal": likelihood.log_marginal(q, y, z),
+        **dict(zip(("g", "w"), likelihood.derivatives(q, y, z), strict=True)),
+        **likelihood.predict(q, z),
+        "latent_mean": latent.mean,
+        "latent_var": latent.var,
+    }
+
+
+# ---- all ----
+
+
+def test_every_kind_of_targets_has_a_likelihood():
+    assert {kind: LIKELIHOODS[name].targets for kind, name in AUTO.items()} == {
+        kind: kind for kind in ("classes", "real", "counts")
+    }
+
+
+@every_likelihood
+@pytest.mark.parametrize("estimator", ["exact", "monte_carlo"])
+def test_shapes_and_dtypes(name, estimator):
+    for dtype in (torch.float32, torch.float64):
+        likelihood, q = build(name, dtype, estimator=estimator), marginals(dtype=dtype)
+        found = answers(likelihood, q, targets(name), noise(dtype=dtype))
+        assert {value.dtype for value in found.values()} == {dtype}
+        assert found["expected"].shape == found["marginal"].shape == found["w"].shape == (5,)
+        assert found["g"].shape == found["latent_mean"].shape == (5, C)
+        predicted = {"probabilities"} if name == "categorical" else {"mean", "variance"}
+        assert {key for key in found if found[key].shape == (5, C)} >= predicted
+        assert all(value.isfinite().all() for value in found.values())
+
+
+@every_likelihood
+def test_float32_is_close_to_float64(name):
+    y = targets(name)
+    exact = answers(build(name), marginals(), y, noise())
+    single = answers(build(name, torch.float32), marginals(dtype=torch.float32), y, noise().float())
+    for key, value in exact.items():
+        torch.testing.assert_close(single[key].double(), value, rtol=2e-4, atol=2e-4, msg=key)
+
+
+@every_likelihood
+def test_state_dict_copy_and_pickle_are_bit_equal(name):
+    likelihood, q, y, z = build(name), marginals(), targets(name), noise()
+    fresh = LIKELIHOODS[name](C).double()
+    fresh.load_state_dict(likelihood.state_dict())
+    for other in (fresh, copy.deepcopy(likelihood), pickle.loads(pickle.dumps(likelihood))):
+        for a, b in zip(
+            answers(other, q, y, z).values(), answers(likelihood, q, y, z).values(), strict=True
+        ):
+            assert torch.equal(a, b)
+
+
+@every_likelihood
+def test_gradients_are_right_and_g_is_one_of_them(name):
+    likelihood, y, z = build(name), targets(name), noise(S=5)
+    names = [key for key, _ in likelihood.named_parameters()]
+
+    def run(mean, var, *parameters):
+        changed = dict(zip(names, parameters, strict=True))
+        q = Marginals(mean, var)
+        return functional_call(
+            Expected(likelihood), {f"it.{k}": v for k, v in changed.items()}, q, {"y": y, "z": z}
+        )
+
+    q = marginals(shared=False)
+    leaves = [q.mean, q.var, *(value.detach() for value in likelihood.parameters())]
+    assert torch.autograd.gradcheck(run, [leaf.clone().requires_grad_() for leaf in leaves])
+    mean = q.mean.clone().requires_grad_()
+    both = torch.cat([z, -z])  # as the derivatives of classes have it
+    (slope,) = torch.autograd.grad(
+        likelihood.expected_log_prob(Marginals(mean, q.var), y, both).sum(), mean
+    )
+    torch.testing.assert_close(likelihood.derivatives(q, y, z)[0], slope)
+
+
+class Expected(torch.nn.Module):
+    def __init__(self, likelihood):
+        super().__init__()
+        self.it = likelihood
+
+    def forward(self, q, y, z):
+        return self.it.expected_log_prob(q, y, z)
+
+
+@every_likelihood
+def test_jensen(name):
+    """E[log p] ≤ log E[p], for every point."""
+    likelihood, q, y = build(name, estimator="monte_carlo"), marginals(), targets(name)
+    if name == "gaussian":  # its sampled log_marginal is not a mean over the samples
+        likelihood.estimator = "exact"
+    z = noise(S=200)
+    assert (likelihood.expected_log_prob(q, y, z) <= likelihood.log_marginal(q, y, z)).all()
+
+
+@every_likelihood
+def test_variances_just_below_zero_count_as_zero(name):
+    """A variance check lets values above −1e-10 pass; their root was NaN."""
+    q = marginals()
+    below = Marginals(q.mean, torch.full_like(q.var, -5e-11))
+    zero = Marginals(q.mean, torch.zeros_like(q.var))
+    likelihood, y, z = build(name), targets(name), noise()
+    for key, value in answers(likelihood, below, y, z).items():
+        torch.testing.assert_close(
+            value, answers(likelihood, zero, y, z)[key], rtol=1e-6, atol=1e-6, msg=key
+        )
+
+
+@every_likelihood
+def test_the_contract_builds_it_from_a_configuration_and_says_what_is_wrong(name):
+    config = LikelihoodConfig(likelihood=name, num_outputs=C, num_samples=7, noise_var=0.3)
+    likelihood = build_likelihood(config)
+    assert type(likelihood) is LIKELIHOODS[name]
+    assert (likelihood.num_outputs, likelihood.num_samples) == (C, 7)
     assert "object at" not in repr(likelihood)
+    assert "num_samples=7" in repr(likelihood)
+    if hasattr(likelihood, "noise_var"):
+        assert likelihood.noise_var.item() == pytest.approx(0.3)
+    for change, message in {
+        ("num_outputs", 0): "num_outputs must be",
+        ("num_samples", 0): "num_samples must be 1 or more, got 0",
+        ("estimator", "x"): "estimator must be exact or monte_carlo",
+    }.items():
+        bad = copy.copy(config)
+        object.__setattr__(bad, *change[:2])
+        with pytest.raises(ValueError, match=message):
+            check_likelihood(bad)
+
+
+def test_a_custom_likelihood_is_found_by_its_path_once_imported():
+    path = f"{__name__}.Laplace"
+    likelihood = build_likelihood(LikelihoodConfig(likelihood=path, num_outputs=C))
+    q, y = marginals(), targets("gaussian")
+    likelihood.double().fit_targets_(y)
+    assert likelihood.expected_log_prob(q, y, noise()).shape == (5,)
+    g, w = likelihood.derivatives(q, y, noise())
+    assert g.shape == (5, C)
+    assert w.shape == (5,)
+    for name, message in {
+        "laplace": "unknown likelihood 'laplace'; known are categorical, gaussian, poisson",
+        "nowhere.Laplace": r"import it first \(the program: --import nowhere\)",
+        "math.pi": "math.pi is not a likelihood: it must be a subclass of Likelihood",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            check_likelihood(LikelihoodConfig(likelihood=name))
+
+
+class Laplace(PerTarget):
+    """All that a custom likelihood has to write."""
+
+    def log_density(self, z, f):
+        return -(z - f).abs() - math.log(2)
+
+    def moments(self, q, noise):
+        return q.mean, (q.var + 2).expand_as(q.mean)
+
+    def draw(self, f, generator):
+        return f
+
+
+# ---- targets in their own units ----
+
+
+@every_target
+def test_log_likelihoods_are_those_of_the_targets_themselves(name):
+    """By numerical integration over y: the density sums to 1 in the units of y."""
+    likelihood, z = LIKELIHOODS[name](1).double(), noise()[..., :1]
+    q = Marginals(torch.tensor([[0.3]]).double(), torch.tensor([[0.4]]).double())
+    if name == "poisson":
+        likelihood.fit_targets_(torch.tensor([[2.0], [6.0]]))
+        ys = torch.arange(400.0).double()[:, None]
+    else:
+        likelihood.fit_targets_(torch.tensor([[2011.0], [2017.0]]).double())
+        ys = torch.linspace(-2e3, 6e3, 200_001, dtype=torch.float64)[:, None]
+    many = Marginals(q.mean.expand(len(ys), 1), q.var.expand(len(ys), 1))
+    p = torch.cat(
+        [
+            likelihood.log_marginal(Marginals(m, v), y, z).exp()
+            for m, v, y in zip(
+                many.mean.split(20_000), many.var.split(20_000), ys.split(20_000), strict=True
+            )
+        ]
+    )
+    step = ys[1, 0] - ys[0, 0]
+    assert (p * step).sum().item() == pytest.approx(1, abs=1e-5)
+    predicted = likelihood.predict(q, z)
+    p = p.detach()
+    mean = float((p * ys[:, 0] * step).sum())
+    assert mean == pytest.approx(predicted["mean"].item(), rel=1e-5)
+    var = float((p * (ys[:, 0] - mean).square() * step).sum())
+    assert var == pytest.approx(predicted["variance"].item(), rel=2e-2)  # heavy tails
+
+
+@every_target
+def test_drawn_targets_have_the_predicted_moments(name):
+    likelihood, q = build(name), marginals(B=2)
+    if name == "student_t":
+        likelihood.log_degrees.data.fill_(math.log(8))
+    drawn = likelihood.sample_targets(q, 200_000, generator(2))
+    predicted = likelihood.predict(q, noise())
+    std = predicted["variance"].sqrt()
+    assert ((drawn.mean(0) - predicted["mean"]).abs() / std).max() < 0.01
+    torch.testing.assert_close(drawn.var(0), predicted["variance"], rtol=0.05, atol=0)
+    if name == "poisson":
+        assert torch.equal(drawn, drawn.round())
+
+
+def test_years_are_centred_before_they_are_rounded():
+    """In float32 the numbers 2011.5 and 2011.5001 are the same."""
+    y = 2011.5 + 1e-5 * torch.randn(50, 1, generator=generator(3), dtype=torch.float64)
+    likelihood = Gaussian(1)
+    likelihood.fit_targets_(y)
+    z = likelihood.scaled(y, torch.zeros(50, 1))
+    exact = (y - float(likelihood.shift)) / float(likelihood.scale)
+    torch.testing.assert_close(z.double(), exact, rtol=1e-4, atol=1e-3)
+
+
+def test_constant_targets_keep_their_units():
+    likelihood = Gaussian(2)
+    likelihood.fit_targets_(torch.tensor([[5.0, 1.0], [5.0, 3.0]]))
+    assert likelihood.shift.tolist() == [5, 2]
+    assert likelihood.scale.tolist() == [1, 1]
+    counts = Poisson(1)
+    counts.fit_targets_(torch.zeros(4, 1))
+    assert counts.shift.exp().item() == pytest.approx(1 / 8)
+
+
+# ---- each ----
 
 
 def test_probabilities_sum_to_one_and_shared_noise_does_not_depend_on_the_place():
     q, categorical = marginals(), Categorical(3)
-    noise = draw_noise(50, (1, 3), generator(1), torch.float64)
-    p = categorical.predict(q, noise)
+    p = categorical.predict(q, noise())["probabilities"]
     torch.testing.assert_close(p.sum(1), torch.ones(5, dtype=torch.float64))
-    flipped = categorical.predict(Marginals(q.mean.flip(0), q.var.flip(0)), noise)
-    assert torch.equal(flipped.flip(0), p)
+    flipped = categorical.predict(Marginals(q.mean.flip(0), q.var.flip(0)), noise())
+    assert torch.equal(flipped["probabilities"].flip(0), p)
+    assert categorical.hits(q, q.mean.argmax(1)).all()
 
 
 def test_log_marginal_is_the_log_of_the_prediction_and_clips_only_when_asked():
     q, categorical = marginals(), Categorical(3)
-    noise = draw_noise(50, (5, 3), generator(1), torch.float64)
-    p = categorical.predict(q, noise)[torch.arange(5), LABELS]
-    torch.testing.assert_close(categorical.log_marginal(q, LABELS, noise), p.log())
+    z = noise(B=5, S=50)
+    p = categorical.predict(q, z)["probabilities"][torch.arange(5), LABELS]
+    torch.testing.assert_close(categorical.log_marginal(q, LABELS, z), p.log())
     hopeless = Marginals(torch.tensor([[0.0, 200.0]]), torch.tensor([[1e-6]]))
     two, zero = Categorical(2), torch.zeros(1, 1, 2)
     label = torch.tensor([0])
@@ -45,43 +317,92 @@ def test_log_marginal_is_the_log_of_the_prediction_and_clips_only_when_asked():
     assert clipped == pytest.approx(math.log(torch.finfo(torch.float32).eps))
 
 
-def test_jensen():
-    """E[log p] ≤ log E[p], for every point and the same samples."""
-    q = marginals()
-    noise = draw_noise(200, (5, 3), generator(1), torch.float64)
-    sampled = Categorical(3, estimator="monte_carlo")
-    assert (
-        sampled.expected_log_prob(q, LABELS, noise) <= sampled.log_marginal(q, LABELS, noise)
-    ).all()
-
-
-def test_exact_gaussian_is_the_limit_of_sampling():
-    q = marginals(B=3)
-    y = torch.randn(3, 3, generator=generator(2), dtype=torch.float64)
-    noise = draw_noise(400_000, (1, 3), generator(3), torch.float64)
-    exact, sampled = Gaussian(0.5).double(), Gaussian(0.5, estimator="monte_carlo").double()
+@every_target
+def test_exact_is_the_limit_of_sampling(name):
+    q, y = marginals(B=3), targets(name, 3)
+    exact, sampled = build(name), build(name, estimator="monte_carlo")
+    z = noise(S=400_000)
     for method in ("expected_log_prob", "log_marginal"):
-        a, b = (getattr(g, method)(q, y, noise) for g in (exact, sampled))
+        a, b = (getattr(likelihood, method)(q, y, z) for likelihood in (exact, sampled))
         torch.testing.assert_close(a, b, rtol=0, atol=0.05)
-    mean, var = exact.predict(q, noise)
-    assert torch.equal(mean, q.mean)
-    torch.testing.assert_close(var, (q.var + 0.5).expand(3, 3))
+    for a, b in zip(exact.derivatives(q, y, z), sampled.derivatives(q, y, z), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+    for key, value in exact.predict(q, z).items():
+        torch.testing.assert_close(sampled.predict(q, z)[key], value, rtol=0.02, atol=0.02)
+
+
+def expectation(function, mean, var, peak):
+    """E of a function of f ~ N(mean, var), by scipy."""
+    std = math.sqrt(var)
+    low, high = mean - 12 * std, mean + 12 * std
+    points = [peak] if low < peak < high else None
+    normal = stats.norm(mean, std)
+    value, _ = quad(
+        lambda f: normal.pdf(f) * function(f), low, high, points=points, limit=500, epsabs=0
+    )
+    return value
+
+
+@pytest.mark.parametrize("degrees", [2.5, 4.0, 30.0, 2000.0])
+@pytest.mark.parametrize(("y", "var"), [(0.4, 0.2), (-7.0, 1.0), (25.0, 0.01), (1.0, 4.0)])
+def test_student_t_agrees_with_scipy(degrees, y, var):
+    likelihood = StudentT(1, noise_var=0.5, degrees=degrees).double()
+    t = stats.t(degrees)
+    sigma = math.sqrt(0.5)
+
+    def log_density(f):
+        return t.logpdf((y - f) / sigma) - math.log(sigma)
+
+    expected = expectation(log_density, 0.3, var, y)
+    marginal = math.log(expectation(lambda f: math.exp(log_density(f)), 0.3, var, y))
+    q = Marginals(torch.tensor([[0.3]]).double(), torch.tensor([[var]]).double())
+    data, unused = torch.tensor([[y]]).double(), torch.zeros(1, 1, 1).double()
+    assert likelihood.expected_log_prob(q, data, unused).item() == pytest.approx(expected, rel=1e-4)
+    assert likelihood.log_marginal(q, data, unused).item() == pytest.approx(marginal, rel=1e-6)
+
+
+@pytest.mark.parametrize("y", [0, 1, 7, 300, 20_000])
+@pytest.mark.parametrize(("mean", "var"), [(0.0, 0.3), (1.5, 1e-4), (2.0, 3.0)])
+def test_poisson_agrees_with_scipy(y, mean, var):
+    likelihood = Poisson(1).double()
+    likelihood.shift.fill_(0.7)
+    peak = math.log(y + 0.5) - 0.7
+    q = Marginals(torch.tensor([[mean]]).double(), torch.tensor([[var]]).double())
+    data, unused = torch.tensor([[y]]), torch.zeros(1, 1, 1).double()
+    expected = expectation(lambda f: stats.poisson.logpmf(y, math.exp(f + 0.7)), mean, var, peak)
+    assert likelihood.expected_log_prob(q, data, unused).item() == pytest.approx(expected, rel=1e-6)
+
+    grid = np.linspace(min(mean, peak) - 9, max(mean, peak) + 9, 2_000_001)
+    log_p = stats.poisson.logpmf(y, np.exp(grid + 0.7))
+    log_q = stats.norm.logpdf(grid, mean, math.sqrt(var))
+    values = np.logaddexp.reduce(log_p + log_q) + math.log(grid[1] - grid[0])
+    assert likelihood.log_marginal(q, data, unused).item() == pytest.approx(values, rel=1e-6)
 
 
 def test_bad_labels_and_targets():
-    q, noise = marginals(), torch.zeros(1, 5, 3, dtype=torch.float64)
-    categorical, gaussian = Categorical(3), Gaussian()
+    q, z = marginals(), torch.zeros(1, 5, 3, dtype=torch.float64)
+    categorical, gaussian, poisson = Categorical(3), Gaussian(3), Poisson(3)
     with pytest.raises(ValueError, match=r"labels must lie in 0 … 2 \(3 classes\), got .* 0 to 3"):
-        categorical.expected_log_prob(q, torch.tensor([0, 1, 2, 3, 0]), noise)
+        categorical.expected_log_prob(q, torch.tensor([0, 1, 2, 3, 0]), z)
     with pytest.raises(ValueError, match=r"labels must lie .* from -1"):
-        categorical.log_marginal(q, LABELS - 1, noise)
+        categorical.log_marginal(q, LABELS - 1, z)
     with pytest.raises(ValueError, match=r"labels must have shape \(5,\), got \(4,\)"):
-        categorical.expected_log_prob(q, LABELS[:4], noise)
+        categorical.expected_log_prob(q, LABELS[:4], z)
     with pytest.raises(TypeError, match=r"labels must be int64 class numbers, got torch.float32"):
-        categorical.expected_log_prob(q, LABELS.float(), noise)
+        categorical.expected_log_prob(q, LABELS.float(), z)
     with pytest.raises(ValueError, match=r"targets must have shape \(5, 3\), got \(5, 1\)"):
-        gaussian.expected_log_prob(q, torch.zeros(5, 1, dtype=torch.float64), noise)
+        gaussian.expected_log_prob(q, torch.zeros(5, 1, dtype=torch.float64), z)
     with pytest.raises(ValueError, match="targets must be finite, got 15 NaN"):
-        gaussian.log_marginal(q, torch.full((5, 3), torch.nan, dtype=torch.float64), noise)
+        gaussian.log_marginal(q, torch.full((5, 3), torch.nan, dtype=torch.float64), z)
+    with pytest.raises(TypeError, match=r"targets must be real numbers, got torch.bool"):
+        gaussian.log_marginal(q, torch.ones(5, 3, dtype=torch.bool), z)
+    with pytest.raises(ValueError, match=r"counts must be whole numbers, 0 or more, got .* 0.5"):
+        poisson.expected_log_prob(q, torch.full((5, 3), 0.5), z)
+    with pytest.raises(ValueError, match=r"counts must be whole numbers, .* -1"):
+        poisson.fit_targets_(-torch.ones(5, 3))
     with pytest.raises(ValueError, match="noise_var must be positive"):
-        Gaussian(0.0)
+        Gaussian(1, noise_var=0.0)
+    with pytest.raises(ValueError, match="degrees must be above 2, got 2"):
+        StudentT(1, degrees=2.0)
+    with pytest.raises(ValueError, match="Categorical: num_outputs must be 2 or more"):
+        Categorical(1)

@@ -30,7 +30,7 @@ from tests.samples import flatten, generator, random_
 
 SMALL = ConvDKMConfig(
     image_shape=(2, 8, 6),
-    num_classes=3,
+    num_outputs=3,
     num_inducing=(6, 8),
     blocks_per_stage=2,
     strides=(1, 2),
@@ -466,8 +466,8 @@ def test_configurations_that_cannot_be_built():
         replace(SMALL, strides=(2,))
     with pytest.raises(ValueError, match="num_inducing must be positive"):
         replace(SMALL, num_inducing=(4, 0))
-    with pytest.raises(ValueError, match="num_classes must be 2 or more"):
-        replace(SMALL, num_classes=1)
+    with pytest.raises(ValueError, match="num_outputs must be 2 or more"):
+        replace(SMALL, num_outputs=1)
     with pytest.raises(ValueError, match=r"unknown kernel 'linear'; known are arc_cosine"):
         replace(DENSE, kernel="linear")
     with pytest.raises(ValueError, match="must be positive"):

@@ -10,7 +10,7 @@ from gramian.nn.baseline.network import Network, NetworkConfig
 from gramian.train.objective import objective
 from tests.samples import generator
 
-SMALL = NetworkConfig(image_shape=(3, 8, 8), num_classes=4, widths=(6, 8), strides=(1, 2))
+SMALL = NetworkConfig(image_shape=(3, 8, 8), num_outputs=4, widths=(6, 8), strides=(1, 2))
 
 
 def network(config=SMALL, dtype=torch.float64) -> Network:
@@ -88,4 +88,4 @@ def test_bad_input():
     with pytest.raises(ValueError, match="positive counts"):
         NetworkConfig(widths=(), strides=())
     with pytest.raises(ValueError, match="2 or more"):
-        NetworkConfig(num_classes=1)
+        NetworkConfig(num_outputs=1)

@@ -117,7 +117,7 @@ def resdkm20():
     P = int(arrays["n_ind"])
     config = ConvDKMConfig(
         image_shape=tuple(arrays["images_nchw"].shape[1:]),
-        num_classes=int(arrays["classes"]),
+        num_outputs=int(arrays["classes"]),
         num_inducing=(P, 2 * P, 4 * P),
         nu=arrays["nu"].item(),
         skr=SKR(1 / arrays["ncol_div"].item()),
@@ -165,7 +165,7 @@ def test_resdkm20(mode):
     assert_close(q.mean, arrays[f"{mode}.mean_f"], NETWORK, "mean_f")
     assert_close(q.var, arrays[f"{mode}.var_f"], NETWORK, "var_f")
     assert sample(q, mc).shape == mc.shape
-    probabilities = model.likelihood.predict(q, mc)
+    probabilities = model.likelihood.predict(q, mc)["probabilities"]
     assert_close(probabilities, arrays[f"{mode}.pred_probs"], NETWORK, "pred_probs")
     kl = torch.stack(list(result.kl.values()))
     assert_close(-kl, arrays[f"{mode}.objective_terms"], NETWORK, "objective_terms")

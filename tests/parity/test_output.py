@@ -45,20 +45,22 @@ def test_output(name):
     assert_gradients(terms.expected_log_lik, K, parameters, arrays, "grad_ell_categorical_")
     assert_close(terms.total, arrays["total_categorical"], LAYER, "total_categorical")
     assert_gradients(terms.total, K, parameters, arrays, "grad_total_categorical_")
-    assert_close(categorical.predict(q, noise), arrays["pred_probs"], LAYER, "pred_probs")
+    assert_close(
+        categorical.predict(q, noise)["probabilities"], arrays["pred_probs"], LAYER, "pred_probs"
+    )
     clipped = categorical.log_marginal(q, labels, noise, clip=True)
     assert_close(clipped, arrays["pred_log_prob_labels"], LAYER, "pred_log_prob_labels")
 
-    gaussian = Gaussian(arrays["noise_var"].item(), estimator="monte_carlo").double()
+    gaussian = Gaussian(C, estimator="monte_carlo", noise_var=arrays["noise_var"].item()).double()
     set_parameters({gaussian.log_noise_var: arrays["noise_var"].log()})
     ell = gaussian.expected_log_prob(q, targets, noise)
     assert_close(ell.mean(), arrays["ell_gaussian"], LAYER, "ell_gaussian")
     assert_close(ell.sum(), arrays["ell_gaussian_sum"], LAYER, "ell_gaussian_sum")
     assert_gradients(ell.mean(), K, parameters, arrays, "grad_ell_gaussian_")
-    mean, var = gaussian.predict(q, noise)
+    mean, var = gaussian.predict(q, noise).values()
     assert_close(mean, arrays["pred_gauss_mean"], LAYER, "pred_gauss_mean")
     assert_close(var, arrays["pred_gauss_var"], LAYER, "pred_gauss_var")
-    unit = Gaussian(1.0, estimator="monte_carlo").double().expected_log_prob(q, targets, noise)
+    unit = Gaussian(C, estimator="monte_carlo").double().expected_log_prob(q, targets, noise)
     assert_close(unit.mean(), arrays["ell_gaussian_unit_noise"], LAYER, "ell_gaussian_unit_noise")
 
 

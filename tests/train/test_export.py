@@ -34,7 +34,7 @@ from tests.samples import generator, random_
 
 CONV = ConvDKMConfig(
     image_shape=(2, 6, 5),
-    num_classes=3,
+    num_outputs=3,
     num_inducing=(4,),
     strides=(2,),
     blocks_per_stage=1,
@@ -55,22 +55,16 @@ def predictor(config, dtype=torch.float32) -> Predictor:
     if isinstance(config, ConvDKMConfig):
         return Predictor(model, config, Normaliser((0.4, 0.6), (0.3, 0.2)), CLASSES)
     scaler = RowScaler((2024.0, 0.0, -5.0), (7.0, 0.01, 300.0))
-    if config.likelihood == "categorical":
+    if config.likelihood in ("auto", "categorical"):
         return Predictor(model, config, scaler, CLASSES[:2])
-    return Predictor(model, config, scaler, (), ((1000.0, 0.0), (30.0, 0.1)))
-
-
-def expected(model: Predictor, x) -> dict[str, torch.Tensor]:
-    if model.class_names:
-        q = model.latent(x)
-        return {"probabilities": model.probabilities(x), "mean": q.mean, "variance": q.var}
-    return dict(zip(("mean", "variance"), model.mean_and_variance(x), strict=True))
+    model.likelihood.fit_targets_(torch.tensor([[970, 0], [1030, 2]]))
+    return Predictor(model, config, scaler)
 
 
 def assert_same(run, model: Predictor, rtol: float) -> None:
     for size in (1, 3, 8):
         x = random_data(model, size)
-        got, want = run(x), expected(model, x)
+        got, want = run(x), model.predictions(x)
         assert list(got) == list(want)
         for name, value in want.items():
             assert got[name].dtype == value.dtype
@@ -129,14 +123,20 @@ def test_images_as_onnx(tmp_path):
     assert str(tmp_path.cwd()).encode() not in (tmp_path / "model.onnx").read_bytes()
 
 
-def test_regressions_keep_their_units(tmp_path):
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
+def test_regressions_keep_their_units(tmp_path, likelihood):
     pytest.importorskip("onnxruntime")
-    model = predictor(replace(SMALLEST, likelihood="gaussian"))
+    model = predictor(replace(SMALLEST, likelihood=likelihood))
     model.model.train()
     result = export(model, tmp_path / "model.onnx", "onnx")
     assert model.model.training
     assert result.inputs == {"x": "float64 [batch, 3]"}
-    assert result.outputs == {"mean": "float32 [batch, 2]", "variance": "float32 [batch, 2]"}
+    assert result.outputs == {
+        "mean": "float32 [batch, 2]",
+        "variance": "float32 [batch, 2]",
+        "latent_mean": "float32 [batch, 2]",
+        "latent_variance": f"float32 [batch, {1 if likelihood == 'poisson' else 2}]",
+    }
     assert_same(onnx_session(result.path)[1], model, 1e-4)
 
 
@@ -152,7 +152,7 @@ def test_clamped_variances_count_as_zero_in_the_graph_too():
     module, x = ExportedModel(model), random_data(model, 4)
     module.frozen.output.spread.fill_(-1e6)
     output = torch.export.export(module, (x,)).module()(x)
-    assert output["variance"].eq(0).all()
+    assert output["latent_variance"].eq(0).all()
     assert output["probabilities"].isfinite().all()
 
 
@@ -166,7 +166,7 @@ def test_a_file_from_the_program_needs_nothing_of_this_package(run_folder, tmp_p
     assert list(result) == ["path", "format", "bytes", "max_difference", "inputs", "outputs"]
     assert result["path"] == str(run_folder / "model.pt2")
     assert result["inputs"] == {"x": "float64 [batch, 3]"}
-    assert list(result["outputs"]) == ["probabilities", "mean", "variance"]
+    assert list(result["outputs"]) == ["probabilities", "latent_mean", "latent_variance"]
     extra = {METADATA: ""}
     torch.export.load(result["path"], extra_files=extra)
     facts = json.loads(extra[METADATA])
@@ -212,7 +212,7 @@ def test_a_file_with_other_numbers_is_not_kept(run_folder, tmp_path, capsys, mon
 
 def test_not_a_number_is_a_difference():
     model = predictor(SMALLEST)
-    names = ("probabilities", "mean", "variance")
+    names = ("probabilities", "latent_mean", "latent_variance")
     difference = largest_difference(
         model, lambda x: dict.fromkeys(names, torch.full((len(x), 1), torch.nan))
     )

@@ -6,9 +6,8 @@ import pytest
 import torch
 from scipy.stats import norm
 from sklearn.metrics import accuracy_score, brier_score_loss, confusion_matrix, log_loss
-from torchmetrics.utilities import dim_zero_sum
 
-from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
+from gramian.nn.likelihoods.metrics import ClassificationMetrics, TargetMetrics
 
 
 def predictions(num=200, num_classes=5, dtype=torch.float64):
@@ -22,12 +21,14 @@ def predictions(num=200, num_classes=5, dtype=torch.float64):
 def targets(num=150, dtype=torch.float64):
     generator = torch.Generator().manual_seed(4)
     mean, y = torch.randn(2, num, 2, generator=generator, dtype=dtype)
-    return mean, 0.2 + torch.rand(num, 2, generator=generator, dtype=dtype), y
+    var = 0.2 + torch.rand(num, 2, generator=generator, dtype=dtype)
+    m, s, t = mean.double().numpy(), var.double().sqrt().numpy(), y.double().numpy()
+    return mean, var, y, torch.tensor(norm.logpdf(t, m, s).sum(1))
 
 
 CASES = [
     pytest.param(lambda: ClassificationMetrics(5), predictions, id="classification"),
-    pytest.param(RegressionMetrics, targets, id="regression"),
+    pytest.param(lambda: TargetMetrics((2.0, 0.5)), targets, id="regression"),
 ]
 
 
@@ -109,14 +110,16 @@ def test_an_impossible_label_counts_without_bound_unless_clipped():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_regression_agrees_with_scipy(dtype):
-    mean, var, y = targets(dtype=dtype)
-    metrics = RegressionMetrics()
-    metrics.update(mean, var, y)
+    mean, var, y, log_prob = targets(dtype=dtype)
+    metrics = TargetMetrics((2.0, 0.5))
+    metrics.update(mean, var, y, log_prob)
     m, s, t = mean.double().numpy(), var.double().sqrt().numpy(), y.double().numpy()
     low, high = norm.interval(0.95, m, s)
     expected = {
-        "rmse": np.sqrt(((m - t) ** 2).mean()),
-        "mae": np.abs(m - t).mean(),
+        **{f"rmse_{c}": np.sqrt(((m - t) ** 2).mean(0)[c]) for c in range(2)},
+        **{f"mae_{c}": np.abs(m - t).mean(0)[c] for c in range(2)},
+        "rmse_standardised": np.sqrt((((m - t) / [2, 0.5]) ** 2).mean()),
+        "mae_standardised": np.abs((m - t) / [2, 0.5]).mean(),
         "log_likelihood": norm.logpdf(t, m, s).sum(1).mean(),
         "coverage95": ((low <= t) & (t <= high)).mean(),
         "num": 150,
@@ -125,8 +128,17 @@ def test_regression_agrees_with_scipy(dtype):
     assert values == pytest.approx(expected, rel=1e-12)
 
 
+def test_errors_of_one_target_are_in_its_units():
+    mean, var, y, log_prob = targets()
+    metrics = TargetMetrics((2.0,))
+    metrics.update(mean[:, :1], var[:, :1], y[:, :1], log_prob)
+    expected = (y - mean)[:, 0].square().mean().sqrt().item()
+    assert metrics.compute()["rmse"].item() == pytest.approx(expected)
+    assert "rmse_standardised" not in metrics.compute()
+
+
 @pytest.mark.parametrize(("build", "draw"), CASES)
-def test_halves_and_processes_add_up_and_reset_forgets(build, draw):
+def test_halves_and_processes_add_up(build, draw):
     whole, halves, left, right = build(), build(), build(), build()
     batch = draw()
     whole.update(*batch)
@@ -134,27 +146,18 @@ def test_halves_and_processes_add_up_and_reset_forgets(build, draw):
     for part, alone in [(first, left), (second, right)]:
         halves.update(*part)
         alone.update(*part)
-    expected = {name: value.clone() for name, value in whole.compute().items()}
+    expected = whole.compute()
     torch.testing.assert_close(halves.compute(), expected)
-
-    added = {name: left.metric_state[name] + right.metric_state[name] for name in left.metric_state}
-    assert set(whole._reductions.values()) == {dim_zero_sum}
-    torch.testing.assert_close(added, whole.metric_state)
-
-    halves.reset()
-    assert all(not state.any() for state in halves.metric_state.values())
-    halves.update(*batch)
-    torch.testing.assert_close(halves.compute(), expected, rtol=0, atol=0)
-    whole.update(*first)
-    torch.testing.assert_close(halves.compute(), expected, rtol=0, atol=0)
+    left.merge(right)
+    torch.testing.assert_close(left.sums, whole.sums)
+    torch.testing.assert_close(left.compute(), expected)
 
 
 @pytest.mark.parametrize(("build", "draw"), CASES)
-def test_sums_stay_float64_and_a_copy_is_independent(build, draw):
+def test_sums_are_float64_and_a_copy_is_independent(build, draw):
     metrics = build()
     metrics.update(*draw(dtype=torch.float32))
-    metrics.float()
-    assert metrics.sums.dtype == torch.float64
+    assert metrics.sums["terms"].dtype == torch.float64
     twin = copy.deepcopy(metrics)
     twin.update(*draw(dtype=torch.float32))
     assert twin.compute()["num"] == 2 * metrics.compute()["num"]

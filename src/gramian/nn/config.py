@@ -11,7 +11,7 @@ from gramian.gram.divergence import Divergence
 from gramian.gram.skr import SKR
 from gramian.nn.checks import check_positive
 from gramian.nn.layers import LAYERS, Layer
-from gramian.nn.likelihoods import Estimator
+from gramian.nn.likelihoods import LikelihoodConfig, check_likelihood
 from gramian.nn.named import find
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
@@ -56,10 +56,10 @@ class KernelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DKMConfig(KernelConfig):
+class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse finds all types
     """What the layers of a model have in common.
 
-    Args (besides those of KernelConfig):
+    Args (besides those of KernelConfig and LikelihoodConfig):
         layer: what a layer is: ``dkm``, or module.Class of a custom one (see ``Layer``).
         nu: ν, the pull of the Gram matrices towards the kernel. Infinity, with ``SKR.off()``, is
             the NNGP.
@@ -67,8 +67,6 @@ class DKMConfig(KernelConfig):
         skr: stochastic kernel regularisation.
         norm: normalisation after each layer and before the output.
         tempered: average the output's KL over the outputs instead of summing it.
-        num_samples: Monte-Carlo samples of the likelihood.
-        estimator: how the expected log-likelihood is computed.
         output_start: where q of the output starts: random, kernel or prior (see ``GPOutput``).
         variance_check: what to do about negative variances.
     """
@@ -79,8 +77,6 @@ class DKMConfig(KernelConfig):
     skr: SKR = SKR()
     norm: NormChoice = NormChoice()
     tempered: bool = True
-    num_samples: int = 1000
-    estimator: Estimator = "exact"
     output_start: OutputStart = "random"
     variance_check: VarianceCheck = VarianceCheck()
 
@@ -88,7 +84,7 @@ class DKMConfig(KernelConfig):
         """Refuse what cannot be built."""
         super().__post_init__()
         find("layer", self.layer, LAYERS, Layer)
-        check_positive(num_samples=self.num_samples)
+        check_likelihood(self)
         if not self.nu >= 0:
             raise ValueError(f"nu must be 0 or more, or inf, got {self.nu}")
         if not 0 < self.norm.momentum <= 1:
@@ -119,11 +115,11 @@ class DKMConfig(KernelConfig):
             choice = replace(choice, scale_data="global")
         return GramNorm(num_inducing, space, choice)
 
-    def build_output(self, num_inducing: int, num_outputs: int) -> GPOutput:
+    def build_output(self, num_inducing: int) -> GPOutput:
         """The output layer."""
         return GPOutput(
             num_inducing,
-            num_outputs,
+            self.num_outputs,
             self.divergence,
             self.tempered,
             self.variance_check,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.checks import check_features
-from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
+from gramian.nn.likelihoods import Likelihood, draw_noise
 from gramian.nn.steps.output import OutputState
 from gramian.nn.steps.pooling import PooledState
 
@@ -69,7 +69,7 @@ class Trainable(nn.Module, ABC):
     initialised: Tensor
 
     def __init__(
-        self, data_shape: tuple[int, ...], num_outputs: int, likelihood: Categorical | Gaussian
+        self, data_shape: tuple[int, ...], num_outputs: int, likelihood: Likelihood
     ) -> None:
         super().__init__()
         self.data_shape = data_shape

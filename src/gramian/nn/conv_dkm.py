@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.config import DKMConfig
 from gramian.nn.layers import Layer, ResidualBlock, Shortcut
-from gramian.nn.likelihoods import Categorical
+from gramian.nn.likelihoods import build_likelihood
 from gramian.nn.model import DKM
 from gramian.nn.steps.conv import KernelConv, MixingStart
 from gramian.nn.steps.inputs import PatchInput
@@ -25,7 +25,6 @@ class ConvDKMConfig(DKMConfig):
 
     Args (besides those of DKMConfig):
         image_shape: (channels, height, width).
-        num_classes: C.
         num_inducing: inducing points of each stage; the stem has those of the first.
         blocks_per_stage: residual blocks in a stage, two layers each.
         strides: stride of the first block of each stage.
@@ -38,7 +37,6 @@ class ConvDKMConfig(DKMConfig):
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
-    num_classes: int = 10
     num_inducing: tuple[int, ...] = (512, 1024, 2048)
     blocks_per_stage: int = 3
     strides: tuple[int, ...] = (2, 2, 2)
@@ -68,8 +66,6 @@ class ConvDKMConfig(DKMConfig):
             raise ValueError(
                 f"residual_weights must be 0 or more and not both 0, got {self.residual_weights}"
             )
-        if self.num_classes < 2:
-            raise ValueError(f"num_classes must be 2 or more, got {self.num_classes}")
 
     def build_conv(self, P_in: int, P: int, filter_size: int, stride: int) -> KernelConv:
         """A kernel convolution."""
@@ -104,7 +100,7 @@ class ConvDKMConfig(DKMConfig):
 class ConvDKM(DKM):
     """Input patches → stem → stages of residual blocks → pooling → kernel → norm → GP output."""
 
-    likelihood: Categorical
+    config: ConvDKMConfig
 
     @classmethod
     def from_config(cls, config: ConvDKMConfig) -> ConvDKM:
@@ -121,7 +117,7 @@ class ConvDKM(DKM):
                 name = f"stage{stage}_block{block}"
                 layers[name] = config.build_block(P, P_out, space, stride)
                 P = P_out
-        return cls(
+        model = cls(
             data_shape=config.image_shape,
             whitening=ZCA(config.image_shape) if config.whitening else None,
             inputs=PatchInput(config.num_inducing[0], channels),
@@ -129,7 +125,9 @@ class ConvDKM(DKM):
             pooling=config.build_pooling(P, math.prod(space)),
             kernel=config.build_kernel(),
             norm=config.build_norm(P, ()),
-            output=config.build_output(P, config.num_classes),
-            likelihood=Categorical(config.num_classes, config.num_samples, config.estimator),
+            output=config.build_output(P),
+            likelihood=build_likelihood(config),
             whiten_inducing=config.whiten_inducing,
         )
+        model.config = config
+        return model

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.config import DKMConfig
 from gramian.nn.layers import Layer
-from gramian.nn.likelihoods import Categorical, Gaussian
+from gramian.nn.likelihoods import build_likelihood
 from gramian.nn.model import DKM
 from gramian.nn.steps.inputs import DenseInput, Lengthscales
 from gramian.nn.steps.norm import NormChoice
@@ -20,12 +20,9 @@ class DenseDKMConfig(DKMConfig):
 
     Args (besides those of DKMConfig):
         num_features: features of a data point.
-        num_outputs: classes, or targets of a regression.
         num_inducing: inducing points of every layer.
         num_layers: Gram layers. None at all is a sparse variational Gaussian process.
         lengthscales: learned scales of the features: none, one, or one a feature.
-        likelihood: how the targets are distributed.
-        noise_var: start value of the Gaussian likelihood's variance.
     """
 
     num_features: int = 1
@@ -33,8 +30,6 @@ class DenseDKMConfig(DKMConfig):
     num_inducing: int = 100
     num_layers: int = 1
     lengthscales: Lengthscales = "none"
-    likelihood: Literal["categorical", "gaussian"] = "categorical"
-    noise_var: float = 0.1
     kernel: str = "squared_exponential"
     norm: NormChoice = NormChoice.off()
     tempered: bool = False
@@ -42,23 +37,14 @@ class DenseDKMConfig(DKMConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        check_positive(
-            num_features=self.num_features,
-            num_outputs=self.num_outputs,
-            num_inducing=self.num_inducing,
-            noise_var=self.noise_var,
-        )
+        check_positive(num_features=self.num_features, num_inducing=self.num_inducing)
         check_not_negative(num_layers=self.num_layers)
-
-    def build_likelihood(self) -> Categorical | Gaussian:
-        """The likelihood."""
-        if self.likelihood == "gaussian":
-            return Gaussian(self.noise_var, self.num_samples, self.estimator)
-        return Categorical(self.num_outputs, self.num_samples, self.estimator)
 
 
 class DenseDKM(DKM):
     """Features → (kernel → Gram layer → norm) × num_layers → kernel → norm → GP output."""
+
+    config: DenseDKMConfig
 
     @classmethod
     def from_config(cls, config: DenseDKMConfig) -> DenseDKM:
@@ -68,7 +54,7 @@ class DenseDKM(DKM):
             f"layer{number}": config.build_layer(P, P, (), 1)
             for number in range(1, config.num_layers + 1)
         }
-        return cls(
+        model = cls(
             data_shape=(config.num_features,),
             whitening=None,
             inputs=DenseInput(P, config.num_features, config.lengthscales),
@@ -76,6 +62,8 @@ class DenseDKM(DKM):
             pooling=None,
             kernel=config.build_kernel(),
             norm=config.build_norm(P, ()),
-            output=config.build_output(P, config.num_outputs),
-            likelihood=config.build_likelihood(),
+            output=config.build_output(P),
+            likelihood=build_likelihood(config),
         )
+        model.config = config
+        return model

@@ -16,7 +16,7 @@ from gramian.nn.contract import ByPath, DKMResult, InducingChain, Trainable, eva
 from gramian.nn.frozen.frozen_dkm import FrozenDKM
 from gramian.nn.frozen.frozen_layers import FrozenOutput
 from gramian.nn.layers import Layer, above, below, grams_of
-from gramian.nn.likelihoods import Categorical, Gaussian
+from gramian.nn.likelihoods import Likelihood
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.kernels import Kernel
@@ -57,7 +57,7 @@ class DKM(Trainable):
         kernel: Kernel,
         norm: GramNorm,
         output: GPOutput,
-        likelihood: Categorical | Gaussian,
+        likelihood: Likelihood,
         whiten_inducing: bool = False,
     ) -> None:
         super().__init__(data_shape, output.q_mean.shape[1], likelihood)

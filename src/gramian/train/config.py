@@ -56,6 +56,8 @@ class TrainConfig:
         schedule: steps (lr × 0.1 at each milestone), cosine (to 0), one_cycle (linear warm-up over
             the first 30 %, then cosine), or constant.
         milestones: where steps drops, as shares of max_epochs.
+        natural: natural gradients for the output's q, Adam for the rest: small tables then fit in a
+            hundred steps. For dense models with the exact divergence and tempered false.
         seed: decides everything random: start values, order of the data and noise.
         precision: 32-true, 64-true, tf32 on CUDA, or tf32-emulated to see on a CPU what it does.
         device: auto (cuda where there is one, else cpu), cpu, cuda or mps.
@@ -94,6 +96,7 @@ class TrainConfig:
     natural: bool = False
     schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "steps"
     milestones: tuple[float, ...] = (2 / 3, 11 / 12)
+    natural: bool = False
     seed: int = 0
     precision: Literal["32-true", "64-true", "tf32", "tf32-emulated"] = "32-true"
     device: str = "auto"
@@ -161,6 +164,14 @@ class TrainConfig:
             )
         if not isinstance(self.model, MODEL_CONFIGS[self.kind]):
             raise ConfigError(f"kind {self.kind} needs a {MODEL_CONFIGS[self.kind].__name__}")
+        model = self.model
+        if self.natural and not (
+            isinstance(model, DenseDKMConfig) and model.divergence == "exact" and not model.tempered
+        ):
+            raise ConfigError(
+                "natural gradients are for dense models with model.divergence exact and "
+                "model.tempered false"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for YAML and JSON."""

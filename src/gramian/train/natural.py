@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from gramian.gram.blocks import GramBlocks, Marginals
 from gramian.gram.errors import NumericalError, within
 from gramian.gram.linalg import cholesky, solve_lower, solve_upper
 from gramian.nn.contract import InducingChain
-from gramian.nn.likelihoods import Categorical, Gaussian, sample
+from gramian.nn.likelihoods import received
 from gramian.nn.model import DKM
 from gramian.train.step import Place, batch_indices
 from gramian.train.trainer import Trainer
@@ -33,14 +32,22 @@ CHUNK = 4096  # data points handled at once in a step over all data
 
 @torch.no_grad()
 def natural_step_(
-    model: DKM, batches: Iterable[tuple[Tensor, Tensor]], num_data: int, rho: float, noise: Tensor
-) -> None:
+    model: DKM,
+    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    num_data: int | float,
+    rho: float,
+    noise: Tensor,
+) -> int:
     """One natural-gradient step of q(f_i), without SKR's sampling; nothing else changes.
+
+    Returns how many variances were below 0 by rounding, and count as 0. A curvature w below 0,
+    where log p is not concave, counts as 0 too: the precision of q only grows by data.
 
     Args:
         model: with the objective's exact divergence and an output that is not tempered.
-        batches: (x, y) as the model sees them, together a sample of the training set.
-        num_data: size of the whole training set.
+        batches: (x as the model sees it, y in its own units, weights of mean 1 or None), together a
+            sample of the training set.
+        num_data: size of the whole training set, or the sum of its weights.
         rho: step size, in (0, 1].
         noise: Monte-Carlo noise of the likelihood, [S, 1, C].
     """
@@ -52,13 +59,17 @@ def natural_step_(
         m = solve_lower(L_K, model.output.q_mean.double())
         F = solve_lower(L_K, model.output.q_cov.factor.double())  # Λ⁻¹ = F Fᵀ
         eye = torch.eye(len(L_K), dtype=torch.float64, device=L_K.device)
-        precision, linear, count = torch.zeros_like(L_K), torch.zeros_like(m), 0
-        for x, y in batches:
+        precision, linear, count, clamped = torch.zeros_like(L_K), torch.zeros_like(m), 0, 0
+        for x, y, weights in batches:
             K = _top(model, x, chain)
             X = solve_lower(L_K, K.ti.double().mT)
             var = K.tt_diag.double() - X.square().sum(0) + (X.mT @ F).square().sum(1)
+            clamped += int((var < 0).sum())
             q = Marginals(X.mT @ m, var.clamp_min(0)[:, None])
-            g, w = derivatives(model.likelihood, q, y, noise.double())
+            g, w = model.likelihood.derivatives(q, y, noise.double())
+            w = w.clamp_min(0)
+            if weights is not None:
+                g, w = weights[:, None] * g, weights * w
             precision += (X * w) @ X.mT
             linear += X @ (g + w[:, None] * q.mean)
             count += len(y)
@@ -70,20 +81,9 @@ def natural_step_(
             B = L_K @ solve_lower(L, eye).mT
             model.output.q_cov.set_to_(B @ B.mT, "the covariance of q")
         model.output.q_mean.copy_(L_K @ m)
+        return clamped
     finally:
         model.train(was_training)
-
-
-def derivatives(
-    likelihood: Categorical | Gaussian, q: Marginals, y: Tensor, noise: Float[Tensor, "S 1 C"]
-) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
-    """g = ∂/∂mean of E_q[log p(y|f)], and w = minus the mean over outputs of ∂²/∂mean²."""
-    if isinstance(likelihood, Gaussian):
-        precision = 1 / likelihood.noise_var.double()
-        return precision * (y - q.mean), precision.expand(len(y))
-    p = sample(q, torch.cat([noise, -noise])).softmax(-1)
-    target = torch.nn.functional.one_hot(y, likelihood.num_classes)
-    return target - p.mean(0), (p * (1 - p)).mean((0, 2))
 
 
 class NaturalTrainer(Trainer):
@@ -118,20 +118,21 @@ class NaturalTrainer(Trainer):
             self._natural_step(everything.split(CHUNK), 1.0)
 
     def _natural_step(self, parts: Iterable[Tensor], rho: float) -> None:
-        if isinstance(self.model.likelihood, Categorical):
+        if not self.model.likelihood.full_step:
             rho /= 2  # a full Newton step can overshoot
         draw = Place(self.config.seed, self.step, self.attempt).draw("natural gradient")
         noise = self.model.draw_samples(1, draw).to(self.engine.device)
         batches = (self._batch(indices) for indices in parts)
-        natural_step_(self.predictor.dkm, batches, len(self.task.train), rho, noise)
+        total = self.task.train.total_weight
+        clamped = natural_step_(self.predictor.dkm, batches, total, rho, noise)
+        if self.sums:  # an epoch is under way
+            self.sums["clamped"] += clamped
 
-    def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.task.scaler(self.task.train.x[indices], self.engine.dtype)
-        y = self.task.train.y[indices]
-        if not self.task.train.class_names:
-            shift, scale = (torch.tensor(values) for values in self.predictor.target_scale)
-            y = (y - shift) / scale
-        return x.to(self.engine.device), y.to(self.engine.device)
+    def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        train, device = self.task.train, self.engine.device
+        x = self.task.scaler(train.x[indices], self.engine.dtype).to(device)
+        weights = train.weights_at(indices, torch.float64, device)
+        return x, received(train.y[indices], device), weights
 
 
 def _top(model: DKM, x: Tensor, chain: InducingChain) -> GramBlocks:

@@ -26,17 +26,25 @@ class Terms:
 
 
 def objective(
-    result: DKMResult, likelihood: Likelihood, y: Tensor, noise: Tensor, num_data: int
+    result: DKMResult,
+    likelihood: Likelihood,
+    y: Tensor,
+    noise: Tensor,
+    num_data: int | float,
+    weights: Float[Tensor, " B"] | None = None,
 ) -> Terms:
-    """total = mean over the batch of E_q[log p(y | f)] − (1/N) Σ KL.
+    """total = mean over the batch of w E_q[log p(y | f)] − (1/N) Σ KL.
 
     Args:
         result: what the model says about the batch.
         likelihood: of the targets.
-        y: the batch's targets.
+        y: the batch's targets, in their own units.
         noise: Monte-Carlo noise of the likelihood.
-        num_data: N, the size of the whole training set.
+        num_data: N, the size of the whole training set; with weights, their sum before they
+            were divided by their mean.
+        weights: w of the data points, 1 on average over the training set; None for 1.
     """
-    expected = likelihood.expected_log_prob(result.marginals, y, noise).mean()
+    log_prob = likelihood.expected_log_prob(result.marginals, y, noise)
+    expected = (log_prob if weights is None else weights * log_prob).mean()
     kl = result.total_kl
     return Terms(expected, kl, expected - kl / num_data)

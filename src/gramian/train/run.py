@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from gramian.gram.errors import NumericalError
-from gramian.train.config import TrainConfig, build_model
+from gramian.train.config import TrainConfig
 from gramian.train.natural import NaturalTrainer
 from gramian.train.predict.evaluate import figures
-from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
-from gramian.train.task import Task, fit_model_config, load_task
+from gramian.train.task import Task, load_task, untrained
 from gramian.train.trainer import Trainer, TrainingFailed
 
 Summary = dict[str, Any]
@@ -28,20 +27,12 @@ def prepare(
 ) -> Trainer:
     """Data (unless ``task`` has them), engine and an untrained model."""
     task = task or load_task(config)
-    engine = Engine(config.device, config.devices, config.num_nodes, config.precision)
+    engine = Engine(
+        config.device, config.devices, config.num_nodes, config.precision, keep_memory=True
+    )
+    predictor = untrained(config.model, task.train, task.scaler)
     trainer = NaturalTrainer if config.natural else Trainer
-    return trainer(build_predictor(config, task), task, config, engine, folder, quiet, on_epoch)
-
-
-def build_predictor(config: TrainConfig, task: Task) -> Predictor:
-    """An untrained model that fits the data."""
-    model_config = fit_model_config(config.model, task.train)
-    scale = ((0.0,), (1.0,))
-    if not task.train.class_names:
-        y = task.train.y.double()
-        scale = (tuple(y.mean(0).tolist()), tuple(y.std(0).tolist()))
-    model = build_model(model_config)
-    return Predictor(model, model_config, task.scaler, task.train.class_names, scale)
+    return trainer(predictor, task, config, engine, folder, quiet, on_epoch)
 
 
 def run_to_end(trainer: Trainer, folder: RunFolder, resume: bool = True) -> Summary | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gramian.gram.errors import NonFiniteError
 from gramian.nn.contract import DKMResult, Trainable
+from gramian.nn.likelihoods import received
 from gramian.nn.model import DKM
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.train.objective import Terms, objective
@@ -59,7 +60,6 @@ def step_objective(
     indices: Tensor,
     place: Place,
     engine: Engine,
-    target_scale: tuple[Tensor, Tensor],
 ) -> StepResult:
     """Augment a batch, draw all noise, and evaluate the objective.
 
@@ -68,24 +68,20 @@ def step_objective(
     """
     raw = task.inputs(task.train.x[indices], place.draw("augmentation"), engine.dtype)
     share, weight = engine.share(len(indices))
-    y = task.train.y[indices[share]]
-    if not task.train.class_names:
-        shift, scale = target_scale
-        y = ((y - shift) / scale).to(engine.dtype)
-    y = y.to(engine.device)
+    y = received(task.train.y[indices[share]], engine.device)
+    weights = task.train.weights_at(indices[share], engine.dtype, engine.device)
     noise = model.draw_noise(place.draw("skr"))
     samples = model.draw_samples(len(indices), place.draw("likelihood"))[:, share]
     result = forward(
         raw[share].to(engine.device), {path: z.to(engine.device) for path, z in noise.items()}
     )
-    num_data = len(task.train)
-    terms = objective(result, model.likelihood, y, samples.to(engine.device), num_data)
+    num_data, likelihood = task.train.total_weight, model.likelihood
+    terms = objective(result, likelihood, y, samples.to(engine.device), num_data, weights)
     if engine.world_size > 1:  # gradients are averaged over processes; their shares may differ
         expected = terms.expected_log_lik * weight
         terms = Terms(expected, terms.kl, expected - terms.kl / num_data)
-    correct = 0
-    if task.train.class_names:
-        correct = int((result.marginals.mean.argmax(1) == y).sum())
+    hits = likelihood.hits(result.marginals, y)
+    correct = 0 if hits is None else int(hits.sum())
     kl = {path: value.item() for path, value in result.kl.items()}
     counts = (correct, len(y), clamped(model, result))
     if len(indices) < engine.world_size and not engine.is_first:  # all had the same points

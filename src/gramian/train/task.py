@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gramian.nn.baseline.network import NetworkConfig
-from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKMConfig
-from gramian.train.config import ConfigError, ModelConfig, TrainConfig
+from gramian.nn.likelihoods import AUTO, find_likelihood
+from gramian.train.config import ConfigError, ModelConfig, TrainConfig, build_model
 from gramian.train.data import (
     CIFAR_NORMALISER,
     Augmentation,
+    DataError,
     Dataset,
     Normaliser,
     RowScaler,
@@ -22,8 +24,13 @@ from gramian.train.data import (
     hold_out,
     load,
 )
+from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import digest
 from gramian.train.runtime.seeds import generator
+
+log = logging.getLogger("gramian")
+
+DESCRIPTIONS = {"classes": "classes", "real": "real targets", "counts": "counts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +81,43 @@ def fit_scaler(name: str, train: Dataset) -> Scaler:
     """The published constants for CIFAR; otherwise the training set's mean and deviation."""
     if name in ("cifar10", "cifar100"):
         return CIFAR_NORMALISER
-    return Normaliser.fit(train.x) if train.x.ndim == 4 else RowScaler.fit(train.x)
+    return (Normaliser if train.x.dtype == torch.uint8 else RowScaler).fit(train.x)
 
 
 def fit_model_config(config: ModelConfig, train: Dataset) -> ModelConfig:
-    """The model configuration with the sizes that the data dictate."""
-    num_outputs = len(train.class_names) or train.y.shape[1]
-    if isinstance(config, ConvDKMConfig | NetworkConfig):
-        if train.x.ndim != 4:
-            raise ConfigError("the data are rows, not images: use kind dense")
-        channels, height, width = train.x.shape[1:]
-        return replace(config, image_shape=(channels, height, width), num_classes=num_outputs)
+    """The model configuration with the sizes and the likelihood that the data dictate."""
+    likelihood = AUTO[train.targets] if config.likelihood == "auto" else config.likelihood
+    wanted = find_likelihood(likelihood).targets
+    if (wanted == "classes") != (train.targets == "classes"):
+        raise ConfigError(
+            f"the likelihood {likelihood} is for {wanted}, but the data have "
+            f"{DESCRIPTIONS[train.targets]}: choose likelihood auto, or save other targets"
+        )
+    common: dict[str, Any] = {"likelihood": likelihood, "num_outputs": train.num_outputs}
     if isinstance(config, DenseDKMConfig):
-        if train.x.ndim != 2:
+        if train.images:
             raise ConfigError("the data are images, not rows: use kind conv")
-        return replace(config, num_features=train.x.shape[1], num_outputs=num_outputs)
-    raise ConfigError(f"unknown configuration {type(config).__name__}")
+        P = min(config.num_inducing, len(train))
+        if config.num_inducing > P:
+            log.info("%d inducing points, as many as there are training rows", P)
+        return replace(config, num_features=train.x.shape[1], num_inducing=P, **common)
+    if not train.images:
+        raise ConfigError("the data are rows, not images: use kind dense")
+    channels, height, width = train.x.shape[1:]
+    if min(height, width) < 3:
+        raise DataError(
+            f"images of {width}×{height} pixels are too small, they must have 3×3 or more: enlarge "
+            "them, or save them as rows (floating point of shape [N, D]) for a dense model"
+        )
+    return replace(config, image_shape=(channels, height, width), **common)
+
+
+def untrained(config: ModelConfig, train: Dataset, scaler: Scaler, seed: int = 0) -> Predictor:
+    """A model that fits the data, without start values; only its targets' scale is known."""
+    config = fit_model_config(config, train)
+    model = build_model(config)
+    try:
+        model.likelihood.fit_targets_(train.y)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the likelihood {config.likelihood} cannot have these: {error}") from error
+    return Predictor(model, config, scaler, train.class_names, seed)

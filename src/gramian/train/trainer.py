@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from gramian.gram.errors import NumericalError
+from gramian.nn.likelihoods.metrics import Metrics
 from gramian.train.config import TrainConfig
 from gramian.train.cost.expectation import expectation
 from gramian.train.cost.step_memory import set_recomputed_
 from gramian.train.optimise import Best, best_of, build_optimiser, is_over, lr_factor
 from gramian.train.predict.evaluate import condition_numbers, evaluate, figures
-from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import (
     CONTINUABLE,
@@ -94,7 +94,7 @@ class Trainer:
         self.on_epoch = on_epoch
         self.folder = folder
         self.writes = engine.is_first and folder is not None
-        self.model = predictor.model.to(engine.dtype).train()
+        self.model = predictor.trainable.to(engine.dtype).train()
         self.batch_size = min(config.batch_size, len(task.train))
         share = math.ceil(self.batch_size / engine.world_size)
         set_recomputed_(self.model, share, config)
@@ -111,7 +111,7 @@ class Trainer:
         self.best: Best | None = None
         self.run = uuid.uuid4().hex[:12]  # names the run in all its files
         self.data_digest = task.digest() if folder is not None else None
-        self.measured: dict[str, ClassificationMetrics | RegressionMetrics] | None = None
+        self.measured: dict[str, Metrics] | None = None
         self.started = time.perf_counter()
         self.seconds_before = 0.0  # of earlier stretches, up to their last checkpoint
         self.in_folder = False  # whether the folder is this run's
@@ -204,12 +204,8 @@ class Trainer:
         """The objective at the present step; an error in one process is one in all."""
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
-        scales = self.predictor.target_scale
-        shift, scale = (torch.tensor(values, dtype=torch.float64) for values in scales)
         return self.engine.together(
-            lambda: step_objective(
-                self.forward, self.model, self.task, indices, place, self.engine, (shift, scale)
-            )
+            lambda: step_objective(self.forward, self.model, self.task, indices, place, self.engine)
         )
 
     def learning_rate(self) -> float:
@@ -224,7 +220,7 @@ class Trainer:
         """Make the epoch's row of metrics, write it with a checkpoint, and show it."""
         epoch = self.step // self.steps_per_epoch
         row: Row = {"epoch": epoch, "step": self.step, "lr": self.optimiser.param_groups[0]["lr"]}
-        row |= epoch_row(self.sums, bool(self.task.train.class_names))
+        row |= epoch_row(self.sums, self.model.likelihood.targets == "classes")
         evaluation: Row = {}
         if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:
             try:
@@ -255,7 +251,7 @@ class Trainer:
             row |= {f"condition/{path}": value for path, value in numbers.items()}
         return row
 
-    def measure(self) -> dict[str, ClassificationMetrics | RegressionMetrics]:
+    def measure(self) -> dict[str, Metrics]:
         """Metrics of the present model on the validation and test sets, computed once."""
         if self.measured is None:
             sets = {"validation": self.task.validation, "test": self.task.test}

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -22,13 +24,36 @@ def test_images_rows_and_targets_are_accepted():
     assert len(Dataset(IMAGES, LABELS, NAMES)) == 4
     assert Dataset(IMAGES, LABELS, NAMES).images
     assert not Dataset(ROWS, LABELS, NAMES).images
+    assert Dataset(IMAGES / 255, LABELS, NAMES).images
     assert len(Dataset(ROWS, torch.zeros(4, 1))) == 4
+
+
+def test_data_say_what_they_are():
+    kinds = {
+        "classes": Dataset(ROWS, LABELS, NAMES),
+        "real": Dataset(ROWS, torch.zeros(4, 3)),
+        "counts": Dataset(ROWS, torch.zeros(4, 3, dtype=torch.int64)),
+    }
+    assert {kind: data.targets for kind, data in kinds.items()} == {kind: kind for kind in kinds}
+    assert [data.num_outputs for data in kinds.values()] == [2, 3, 3]
+
+
+def test_weights_have_mean_one_in_training_and_follow_a_subset():
+    data = Dataset(ROWS, LABELS, NAMES, torch.tensor([1.0, 2.0, 0.0, 5.0]).double())
+    assert data.total_weight == 8
+    both = torch.tensor([1, 3])
+    assert data.weights_at(both, torch.float32, torch.device("cpu")).tolist() == [1, 2.5]
+    assert data.subset([1, 0]).weights.tolist() == [2, 1]
+    for bad in ([1.0, 1.0, 1.0], [0.0] * 4, [1.0, -1.0, 1.0, 1.0], [1.0, math.nan, 1.0, 1.0]):
+        with pytest.raises(DataError, match="weights must be"):
+            Dataset(ROWS, LABELS, NAMES, torch.tensor(bad).double())
 
 
 @pytest.mark.parametrize(
     ("x", "y", "names", "message"),
     [
-        (IMAGES.float(), LABELS, NAMES, r"uint8 images .* got float32 of shape \(4, 3, 5, 5\)"),
+        (IMAGES.int(), LABELS, NAMES, r"uint8, .* images .* got int32 of shape \(4, 3, 5, 5\)"),
+        (IMAGES / 0.0, LABELS, NAMES, "4 of 4 images contain NaN"),
         (ROWS.long(), LABELS, NAMES, "got int64"),
         (ROWS.half(), LABELS, NAMES, "got float16"),
         (torch.tensor(1.0), LABELS, NAMES, r"of shape \(\)"),
@@ -44,7 +69,8 @@ def test_images_rows_and_targets_are_accepted():
         (ROWS, LABELS, ("cat", "cat"), "'cat' comes twice"),
         (ROWS / 0, LABELS, NAMES, "4 of 4 rows .* the first is row 0, column 0"),
         (ROWS, torch.zeros(4), (), r"shape \[N, T\], got float32 of shape \(4,\)"),
-        (ROWS, LABELS[:, None], (), "got int64"),
+        (ROWS, LABELS[:, None].int(), (), "got int32"),
+        (ROWS, LABELS[:, None] - 1, (), "counts .* must be 0 or more, got -1"),
         (ROWS, ROWS / 0, (), "4 of 4 targets"),
     ],
 )

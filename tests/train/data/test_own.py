@@ -3,13 +3,22 @@
 import contextlib
 import io
 import re
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from gramian.train.data import DataError, DataMissingError, load, read_images, read_inputs
+from gramian.train.data import (
+    DataError,
+    DataMissingError,
+    Dataset,
+    Splits,
+    load,
+    read_images,
+    read_inputs,
+)
 
 DRAW = np.random.default_rng(0)
 
@@ -216,6 +225,7 @@ def npz(tmp_path):
         (IMAGES[:, None], (1, 6, 5)),
         (COLOUR, (3, 6, 5)),
         (COLOUR.transpose(0, 3, 1, 2), (3, 6, 5)),
+        (COLOUR / 255, (3, 6, 5)),
         (ROWS, (4,)),
         (ROWS.astype(np.float16), (4,)),
         (ROWS.astype(">f4"), (4,)),
@@ -265,6 +275,59 @@ def test_floating_point_labels_are_regression_targets(npz):
     assert splits.test.y.shape == (20, 2)
 
 
+def test_whole_numbers_as_floats_are_real_targets_and_it_is_said(npz, caplog):
+    with caplog.at_level("INFO", logger="gramian"):
+        splits = load(npz(x=ROWS, y=LABELS.astype(float)))
+    assert splits.train.targets == "real"
+    assert "taken as real targets. Save integers of shape [N] for classes" in caplog.text
+
+
+def test_integers_in_columns_are_counts(npz):
+    train = load(npz(x=ROWS, y=np.stack([LABELS, LABELS + 3], 1))).train
+    assert (train.targets, train.num_outputs, train.y.dtype) == ("counts", 2, torch.int64)
+
+
+def test_an_npz_that_does_not_fit_in_memory_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, x=np.zeros((20_000, 200)), y=np.arange(20_000) % 2)
+    assert path.stat().st_size < 200_000
+    unpacked = []
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: unpacked.append(1))
+    free = type("Memory", (), {"available": 10_000_000})
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    refuse(path, r"unpacks to 0.0322 GB, and 0.01 GB of memory are free")
+    assert not unpacked
+
+
+def test_an_array_that_claims_more_than_it_holds(tmp_path):
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**9, 4)}
+    )
+    path = tmp_path / "liar.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", buffer.getvalue() + b"0" * 800)
+        archive.writestr("y.npy", buffer.getvalue())
+    refuse(path, r"x.npy is damaged: 32,000,000,000 bytes by its header, but it holds")
+
+
+def somebodys_data():
+    rows = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    half = Dataset(rows, rows[:, :1])
+    return Splits(half, half)
+
+
+def test_a_custom_function_is_found_by_its_path_once_imported():
+    assert load(f"{__name__}.somebodys_data").train.targets == "real"
+    for name, message in {
+        "nowhere.data": r"no file or folder nowhere.data; .* \(the program: --import nowhere\)",
+        "math.nothing": "math.nothing is not a function",
+        "os.getcwd": "os.getcwd must return gramian.Splits, got str",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            load(name)
+
+
 NAN = ROWS.copy()
 NAN[7, 2] = np.nan
 
@@ -283,11 +346,12 @@ NAN[7, 2] = np.nan
         ({"x": ROWS[:, :0], "y": LABELS}, "x and y: the data set is empty"),
         ({"x": ROWS.astype(int), "y": LABELS}, r"floating point .* got int64 of shape \[20, 4\]"),
         ({"x": ROWS[:, 0], "y": LABELS}, r"got float64 of shape \[20\]"),
-        ({"x": IMAGES / 255, "y": LABELS}, r"images, uint8 .* got float64 of shape \[20, 6, 5\]"),
+        ({"x": IMAGES.astype(int), "y": LABELS}, r"images, .* got int64 of shape \[20, 6, 5\]"),
         ({"x": COLOUR[:, :3], "y": LABELS}, r"\[20, 3, 5, 3\] is ambiguous"),
         ({"x": COLOUR[..., :2], "y": LABELS}, r"\[20, 6, 5, 2\] has no axis of channels"),
-        ({"x": ROWS, "y": LABELS[:, None]}, r"y must be one label .* got \[20, 1\]"),
-        ({"x": ROWS, "y": LABELS.astype(float)}, "y holds whole numbers as float64"),
+        ({"x": ROWS, "y": np.array([["a"]] * 20)}, r"y must be one label .* got \[20, 1\]"),
+        ({"x": ROWS, "y": LABELS[:, None] - 1}, r"counts .* must be 0 or more, got -1"),
+        ({"x": ROWS, "y": np.array([b"\xff\xfe", b"b"] * 10)}, "bytes that are not UTF-8 text"),
         ({"x": ROWS, "y": LABELS * 1j}, "y must be integers, strings or floating point"),
         ({"x": ROWS, "y": np.array([0] * 19 + [1])}, "class '1' has one data point"),
         (
@@ -300,7 +364,7 @@ NAN[7, 2] = np.nan
         ),
         (
             {"x_train": ROWS, "y_train": ROWS[:, 0], "x_test": ROWS, "y_test": LABELS},
-            "y_test must be targets like y_train, got int64",
+            "training targets are real, but test targets are counts",
         ),
         (
             {"x_train": ROWS, "y_train": LABELS, "x_test": ROWS[:, :3], "y_test": LABELS},

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gramian")
 Values = dict[str, Any]
-FROM_DATA = {"image_shape", "num_classes", "num_features", "num_outputs"}
+FROM_DATA = {"image_shape", "num_features", "num_outputs"}
 """Settings of a model that the data decide, so that they are no options."""
 
 

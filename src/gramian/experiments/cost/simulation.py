@@ -79,7 +79,7 @@ def read_preset(scale: str) -> tuple[TrainConfig, ConvDKMConfig]:
     if not isinstance(model, ConvDKMConfig) or config.data not in REGISTRY:
         raise ConfigError(f"preset {name} is not a convolutional model of a data set by name")
     entry = REGISTRY[config.data]
-    return config, replace(model, image_shape=entry.shape, num_classes=len(entry.class_names))
+    return config, replace(model, image_shape=entry.shape, num_outputs=len(entry.class_names))
 
 
 def num_images(config: TrainConfig) -> int:

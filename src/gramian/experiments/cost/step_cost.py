@@ -70,7 +70,7 @@ def dkm_step(config: ConvDKMConfig, batch: int, *, recompute: bool) -> StepCost:
             for path, gram in model.layers.named_modules()
             if isinstance(gram, GramLayer) and gram.samples
         }
-        samples = torch.empty(model.likelihood.num_samples, batch, config.num_classes)
+        samples = torch.empty(model.likelihood.num_samples, batch, config.num_outputs)
         normals = samples.numel() + sum(z.numel() for z in noise.values())
         images, labels = _batch(config, batch)
         chain = model.inducing_chain(noise)
@@ -93,7 +93,7 @@ def network_step(config: ConvDKMConfig, batch: int) -> StepCost:
     with traced() as trace:
         model = ResNet(
             config.image_shape,
-            config.num_classes,
+            config.num_outputs,
             config.num_inducing,
             config.blocks_per_stage,
             config.strides,

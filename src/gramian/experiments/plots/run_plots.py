@@ -7,15 +7,13 @@ from pathlib import Path
 
 from gramian.experiments.plots import training_plots as plots
 from gramian.experiments.plots.training_plots import Figure
+from gramian.nn.likelihoods.metrics import ClassificationMetrics, Metrics
 from gramian.nn.model import DKM
 from gramian.nn.steps.inputs import PatchInput
 from gramian.train.data import Dataset
 from gramian.train.predict.evaluate import evaluate
-from gramian.train.predict.metrics import ClassificationMetrics, RegressionMetrics
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
-
-Metrics = ClassificationMetrics | RegressionMetrics
 
 
 def save_run_plots(

@@ -13,16 +13,15 @@ from gramian.gram.blocks import Marginals
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.checks import check_positive
 from gramian.nn.contract import ByPath, DKMResult, Trainable
-from gramian.nn.likelihoods import Categorical
+from gramian.nn.likelihoods import LikelihoodConfig, build_likelihood, check_likelihood
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
+class NetworkConfig(LikelihoodConfig):
     """The pre-activation ResNet beside which the paper puts its deep kernel machine.
 
-    Args:
+    Args (besides those of LikelihoodConfig):
         image_shape: (channels, height, width).
-        num_classes: C.
         widths: channels of each stage.
         blocks_per_stage: residual blocks in a stage, two convolutions each.
         strides: stride of the first block of each stage.
@@ -30,7 +29,7 @@ class NetworkConfig:
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
-    num_classes: int = 10
+    num_samples: int = 1
     widths: tuple[int, ...] = (512, 1024, 2048)
     blocks_per_stage: int = 3
     strides: tuple[int, ...] = (2, 2, 2)
@@ -50,8 +49,7 @@ class NetworkConfig:
                 f"one stride a stage: {len(self.widths)} stages in widths, "
                 f"but strides = {self.strides}"
             )
-        if self.num_classes < 2:
-            raise ValueError(f"num_classes must be 2 or more, got {self.num_classes}")
+        check_likelihood(self)
 
 
 class Network(Trainable):
@@ -62,14 +60,12 @@ class Network(Trainable):
         config: sizes.
     """
 
-    likelihood: Categorical
-
     def __init__(self, config: NetworkConfig) -> None:
-        likelihood = Categorical(config.num_classes, num_samples=1)
-        super().__init__(config.image_shape, config.num_classes, likelihood)
+        super().__init__(config.image_shape, config.num_outputs, build_likelihood(config))
+        self.config = config
         network = ResNet(
             config.image_shape,
-            config.num_classes,
+            config.num_outputs,
             config.widths,
             config.blocks_per_stage,
             config.strides,

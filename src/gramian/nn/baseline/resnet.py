@@ -44,7 +44,7 @@ class ResNet(nn.Module):
 
     Args:
         image_shape: (channels, height, width).
-        num_classes: C.
+        num_outputs: C, classes or targets.
         widths: channels of each stage.
         blocks_per_stage: blocks in a stage, two convolutions each.
         strides: stride of the first block of each stage.
@@ -54,7 +54,7 @@ class ResNet(nn.Module):
     def __init__(
         self,
         image_shape: tuple[int, int, int] = (3, 32, 32),
-        num_classes: int = 10,
+        num_outputs: int = 10,
         widths: tuple[int, ...] = (512, 1024, 2048),
         blocks_per_stage: int = 3,
         strides: tuple[int, ...] = (2, 2, 2),
@@ -69,7 +69,7 @@ class ResNet(nn.Module):
                 blocks.append(ResNetBlock(width_in, width, stage_stride if number == 0 else 1))
                 width_in = width
         self.blocks = nn.Sequential(*blocks)
-        self.linear = nn.Linear(width_in, num_classes)
+        self.linear = nn.Linear(width_in, num_outputs)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Logits."""

@@ -15,7 +15,7 @@ from gramian.gram.full_blocks import PairConvolution
 from gramian.gram.skr import SKR
 from gramian.nn.checks import check_features, check_labels
 from gramian.nn.config import KernelConfig
-from gramian.nn.likelihoods import Categorical, Estimator, Gaussian
+from gramian.nn.likelihoods import Categorical, Estimator, Gaussian, Likelihood
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import Lengthscales
 from gramian.nn.steps.kernels import KERNELS, Kernel, Linear
@@ -97,11 +97,11 @@ class FullRankConfig(KernelConfig):
         """A Gram layer over all training points, without noise."""
         return GramLayer(num_points, self.nu, self.divergence, SKR.off(), self.variance_check)
 
-    def build_likelihood(self, num_outputs: int) -> Categorical | Gaussian:
+    def build_likelihood(self, num_outputs: int) -> Likelihood:
         """The likelihood."""
         match self.likelihood:
             case "gaussian":
-                return Gaussian(self.noise_var)
+                return Gaussian(num_outputs, noise_var=self.noise_var)
             case "categorical" | "dirichlet":
                 return Categorical(num_outputs, self.num_samples, self.estimator)
             case _:
@@ -138,7 +138,8 @@ def check_training_data(x: object, y: object, axes: tuple[str, ...], config: Ful
     if config.strides and len(axes) == 2:
         raise ValueError(f"strides are for images; rows have no pixels, got {config.strides}")
     if config.likelihood == "gaussian":
-        check_features(y, (len(x), "outputs"), dtype, "targets")
+        wide = y.dtype if isinstance(y, Tensor) and y.is_floating_point() else dtype
+        check_features(y, (len(x), "outputs"), wide, "targets")
         assert isinstance(y, Tensor)
         return y.shape[1]
     if not isinstance(y, Tensor):

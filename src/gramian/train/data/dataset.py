@@ -8,22 +8,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gramian.nn.likelihoods import Targets
 from gramian.train.data.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Data points and their labels: images as uint8 [N, C, H, W], rows as floating point [N, D].
+    """Data points and their targets: images, uint8 or floating point [N, C, H, W], or rows [N, D].
 
     Args:
         x: images or rows.
-        y: class numbers, int64 [N]; or regression targets, floating point [N, T].
-        class_names: one name for each class; empty for regression.
+        y: class numbers, int64 [N], with names; real targets, floating point [N, T]; or counts,
+            int64 [N, T].
+        class_names: one name for each class; empty for a regression.
+        weights: of the data points, float64 [N], 0 or more: a point of weight 2 counts as two
+            points. None for 1.
     """
 
     x: Tensor
     y: Tensor
     class_names: tuple[str, ...] = ()
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse data that no model could be trained or tested on."""
@@ -33,28 +38,51 @@ class Dataset:
                 f"each data point needs one label, but there are {len(self.x)} data points and "
                 f"labels of shape {tuple(self.y.shape)}"
             )
-        if self.class_names:
+        if self.targets == "classes":
             _check_labels(self.y, self.class_names)
         else:
             _check_targets(self.y)
+        if self.weights is not None:
+            _check_weights(self.weights, len(self.x))
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def targets(self) -> Targets:
+        """What the targets are: classes have names, counts are integers."""
+        if self.class_names:
+            return "classes"
+        return "real" if self.y.is_floating_point() else "counts"
+
+    @property
+    def num_outputs(self) -> int:
+        """How many functions a model of them has: one for each class or target."""
+        return len(self.class_names) or self.y.shape[1]
+
+    @property
+    def total_weight(self) -> int | float:
+        """How many data points there are, counted by their weights."""
+        return len(self) if self.weights is None else float(self.weights.sum())
+
+    def weights_at(
+        self, indices: Tensor, dtype: torch.dtype, device: torch.device
+    ) -> Tensor | None:
+        """The weights of some data points, divided by the mean over all."""
+        if self.weights is None:
+            return None
+        return (self.weights[indices] / self.weights.mean()).to(dtype).to(device)
 
     @property
     def images(self) -> bool:
         """Whether the data points are images."""
         return self.x.ndim == 4
 
-    @property
-    def targets(self) -> str:
-        """What is to be predicted: ``classes`` or ``real`` numbers."""
-        return "classes" if self.class_names else "real"
-
     def subset(self, indices: Tensor | Sequence[int]) -> Dataset:
         """The data points at ``indices``, copied, in that order; the same class names."""
         index = torch.as_tensor(indices, dtype=torch.int64)
-        return Dataset(self.x[index], self.y[index], self.class_names)
+        weights = None if self.weights is None else self.weights[index]
+        return Dataset(self.x[index], self.y[index], self.class_names, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +102,10 @@ class Splits:
             )
         if train.class_names != test.class_names or train.y.shape[1:] != test.y.shape[1:]:
             raise DataError("training and test labels must have the same classes or targets")
+        if train.targets != test.targets:
+            raise DataError(
+                f"training targets are {train.targets}, but test targets are {test.targets}"
+            )
 
 
 def hold_out(data: Dataset, fraction: float, generator: torch.Generator) -> tuple[Dataset, Dataset]:
@@ -84,7 +116,9 @@ def hold_out(data: Dataset, fraction: float, generator: torch.Generator) -> tupl
     if not 0 < fraction < 1:
         raise DataError(f"the fraction to hold out must lie between 0 and 1, got {fraction}")
     held = torch.zeros(len(data), dtype=torch.bool)
-    classes = data.y.cpu() if data.class_names else torch.zeros(len(data), dtype=torch.int64)
+    classes = (
+        data.y.cpu() if data.targets == "classes" else torch.zeros(len(data), dtype=torch.int64)
+    )
     for number in classes.unique().tolist():
         members = (classes == number).nonzero().flatten()
         if len(members) < 2:
@@ -109,18 +143,17 @@ def _kind(x: Tensor) -> str:
 
 
 def check_points(x: Tensor) -> None:
-    """Images of uint8 or finite rows, at least one."""
-    images = x.ndim == 4 and x.dtype == torch.uint8
-    rows = x.ndim == 2 and x.dtype in (torch.float32, torch.float64)
-    if not images and not rows:
+    """Images or rows, finite, at least one."""
+    real = x.dtype in (torch.float32, torch.float64)
+    if not (x.ndim == 4 and (real or x.dtype == torch.uint8)) and not (x.ndim == 2 and real):
         raise DataError(
-            "data must be uint8 images [N, C, H, W] or float32 or float64 rows [N, D], got "
-            f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+            "data must be uint8, float32 or float64 images [N, C, H, W], or float32 or float64 "
+            f"rows [N, D], got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
         )
     if x.numel() == 0:
         raise DataError(f"the data set is empty: data points of shape {tuple(x.shape)}")
-    if rows:
-        _check_finite(x, "row")
+    if real:
+        _check_finite(x.flatten(1), "image" if x.ndim == 4 else "row")
 
 
 def _check_labels(y: Tensor, class_names: tuple[str, ...]) -> None:
@@ -147,13 +180,29 @@ def _check_labels(y: Tensor, class_names: tuple[str, ...]) -> None:
 
 
 def _check_targets(y: Tensor) -> None:
-    """Finite regression targets [N, T]."""
-    if y.ndim != 2 or y.dtype not in (torch.float32, torch.float64) or y.shape[1] == 0:
+    """Finite real targets [N, T], or counts."""
+    if y.ndim != 2 or y.dtype not in (torch.float32, torch.float64, torch.int64) or not y.shape[1]:
         raise DataError(
-            "regression targets (labels without class names) must be float32 or float64 of shape "
-            f"[N, T], got {str(y.dtype).removeprefix('torch.')} of shape {tuple(y.shape)}"
+            "targets (labels without class names) must be float32 or float64, or int64 for counts, "
+            f"of shape [N, T], got {str(y.dtype).removeprefix('torch.')} of shape {tuple(y.shape)}"
         )
     _check_finite(y, "target")
+    if not y.is_floating_point() and y.min() < 0:
+        raise DataError(
+            f"counts (integers of shape [N, T]) must be 0 or more, got {int(y.min())}: save "
+            "floating-point numbers for real targets"
+        )
+
+
+def _check_weights(weights: Tensor, num_data: int) -> None:
+    """One finite number for each data point, 0 or more, and not all 0."""
+    if weights.dtype != torch.float64 or weights.shape != (num_data,):
+        raise DataError(
+            f"weights must be float64 of shape ({num_data},), got "
+            f"{str(weights.dtype).removeprefix('torch.')} of shape {tuple(weights.shape)}"
+        )
+    if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
+        raise DataError("weights must be finite, 0 or more, and not all 0")
 
 
 def _check_finite(values: Tensor, what: str) -> None:

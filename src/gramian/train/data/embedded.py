@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -55,3 +58,21 @@ def _waves(per_class: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     y = torch.arange(2).repeat_interleave(per_class)
     order = torch.randperm(2 * per_class, generator=generator)
     return torch.stack([across, torch.cat(heights)], 1)[order], y[order]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A data set that is part of the library: one line about it, and the function that makes it."""
+
+    description: str
+    shape: tuple[int, ...]  # of one data point
+    classes: int
+    load: Callable[[], Splits]
+
+
+EMBEDDED = {
+    "digits": Embedded(
+        "1,797 handwritten digits of 8×8 grey pixels, from scikit-learn", (1, 8, 8), 10, digits
+    ),
+    "sine": Embedded("the paper's toy: two noisy sine waves in the plane", (2,), 2, sine),
+}

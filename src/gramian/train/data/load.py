@@ -1,7 +1,8 @@
-"""One door to all data: by the name of a data set, or by the path of one's own."""
+"""One door to all data: by the name of a data set, or the path of custom data."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import torch
 
 from gramian.train.data.dataset import Dataset, Splits
 from gramian.train.data.downloads.fetch import stored_arrays, stored_path
-from gramian.train.data.downloads.registry import EMBEDDED, REGISTRY, find, unknown
+from gramian.train.data.downloads.registry import REGISTRY, find, unknown
 from gramian.train.data.downloads.store import Bytes
-from gramian.train.data.embedded import digits, sine
+from gramian.train.data.embedded import EMBEDDED
 from gramian.train.data.errors import DataError, DataMissingError
 from gramian.train.data.own_folder import read_folder
 from gramian.train.data.own_npz import read_npz
@@ -42,10 +43,9 @@ class DatasetInfo:
 
 def available(data_dir: str | Path | None = None) -> list[DatasetInfo]:
     """All data sets that have a name: the embedded ones, then the downloadable ones."""
-    shapes = {"digits": ((1, 8, 8), 10), "sine": ((2,), 2)}
     found = [
-        DatasetInfo(name, text, 0, *shapes[name], stored=None, embedded=True)
-        for name, text in EMBEDDED.items()
+        DatasetInfo(name, data.description, 0, data.shape, data.classes, stored=None, embedded=True)
+        for name, data in EMBEDDED.items()
     ]
     for entry in REGISTRY.values():
         path = stored_path(entry.name, data_dir)
@@ -65,17 +65,16 @@ def available(data_dir: str | Path | None = None) -> list[DatasetInfo]:
 
 
 def load(name_or_path: str | Path, data_dir: str | Path | None = None) -> Splits:
-    """A data set by its name, or one's own data by a path (a name wins; ``./name`` is a path).
+    """A data set by its name, or custom data by a path (a name wins; ``./name`` is a path).
 
     Args:
-        name_or_path: embedded or fetched data set; folder of images; .npz file.
+        name_or_path: embedded or fetched data set; folder of images; .npz file; or a function that
+            returns ``Splits``, as "module.function" of a module that is imported already.
         data_dir: where fetched data sets lie, else GRAMIAN_DATA_DIR, else the user's cache folder.
     """
     name = str(name_or_path)
-    if name == "digits":
-        return digits()
-    if name == "sine":
-        return sine()
+    if name in EMBEDDED:
+        return EMBEDDED[name].load()
     if name in REGISTRY:
         return _fetched(name, data_dir)
     return _own(Path(name_or_path).expanduser(), name)
@@ -100,6 +99,24 @@ def _own(path: Path, name: str) -> Splits:
         return read_npz(path)
     if path.is_file():
         raise DataError(f"{path} must be an .npz file or a folder of images")
+    module, _, function = name.rpartition(".")
+    if module in sys.modules:
+        return _made_by(getattr(sys.modules[module], function, None), name)
     if path.suffix or len(path.parts) > 1:
-        raise DataMissingError(f"there is no file or folder {path}")
+        hint = ""
+        if module and all(part.isidentifier() for part in name.split(".")):
+            hint = (
+                f"; if it is a function, import its module first (the program: --import {module})"
+            )
+        raise DataMissingError(f"there is no file or folder {path}{hint}")
     raise unknown(name)
+
+
+def _made_by(function: object, name: str) -> Splits:
+    """What a custom function returns."""
+    if not callable(function):
+        raise DataMissingError(f"{name} is not a function")
+    splits = function()
+    if not isinstance(splits, Splits):
+        raise DataError(f"{name} must return gramian.Splits, got {type(splits).__name__}")
+    return splits

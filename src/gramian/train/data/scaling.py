@@ -57,7 +57,7 @@ class Normaliser:
 
 @dataclass(frozen=True, slots=True)
 class RowScaler:
-    """(x − mean) / std for each feature of rows."""
+    """(x − mean) / std for each feature of rows, or each channel of floating-point images."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -67,16 +67,25 @@ class RowScaler:
         _check("RowScaler", self.mean, self.std)
 
     @classmethod
-    def fit(cls, x: Float[Tensor, "N D"]) -> RowScaler:
-        """Mean and population deviation over the rows; a constant feature keeps scale 1."""
-        rows = x.detach().cpu().double()
+    def fit(cls, x: Float[Tensor, "N D *space"]) -> RowScaler:
+        """Mean and population deviation over rows (pixels); a constant feature keeps scale 1."""
+        rows = x.detach().cpu().double().movedim(1, -1).flatten(0, -2)
         std = rows.std(0, correction=0)
         std[(rows == rows[0]).all(0) | (std == 0)] = 1
         return cls(tuple(rows.mean(0).tolist()), tuple(std.tolist()))
 
-    def __call__(self, x: Float[Tensor, "B D"], dtype: torch.dtype) -> Float[Tensor, "B D"]:
-        """The rows as the model sees them, computed in their own precision."""
+    @classmethod
+    def none(cls, num_features: int) -> RowScaler:
+        """The scaler that changes nothing."""
+        return cls((0.0,) * num_features, (1.0,) * num_features)
+
+    def __call__(
+        self, x: Float[Tensor, "B D *space"], dtype: torch.dtype
+    ) -> Float[Tensor, "B D *space"]:
+        """The data as the model sees them, computed in their own precision."""
         mean, std = _constants(self.mean, self.std, x, x.dtype, "features")
+        if x.ndim == 4:
+            mean, std = mean[:, None, None], std[:, None, None]
         return ((x - mean) / std).to(dtype)
 
     def to_dict(self) -> dict[str, Any]:

@@ -6,28 +6,35 @@ import json
 from abc import abstractmethod
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
-from gramian.train.estimators.tools import UNSCALED, Array, TargetScale
-from gramian.train.predict.predictor import BasePredictor, Predictor, PretrainedError
+from gramian.train.predict.predictor import Predictor, PretrainedError
 from gramian.train.record.files import write_text_atomically
 from gramian.train.record.run_folder import Row
 
 ESTIMATOR = "estimator.json"
-Me = TypeVar("Me", bound="PredictorEstimator")
+PAIRS = "pairs"
+Array = NDArray[Any]
+Me = TypeVar("Me", bound="Estimator")
 
 
-class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator around a predictor, which a subclass makes in ``_fit``."""
+class Estimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator around a predictor. Subclasses are dataclasses: their fields are the parameters.
 
-    predictor_type: ClassVar[type[BasePredictor]] = Predictor
+    ``Classifier`` and ``Regressor`` add what depends on the kind of targets.
+    """
 
-    predictor_: Any
+    __no_type_check__ = True  # scikit-learn wants ``fit`` to complain, not ``__init__``
+
+    predictor_: Predictor
     history_: list[Row]
     n_iter_: int
 
@@ -36,14 +43,8 @@ class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
         """X, checked, as the predictor wants it."""
 
     @abstractmethod
-    def _fit(
-        self,
-        x: Tensor,
-        y: Tensor,
-        class_names: tuple[str, ...] = (),
-        target_scale: TargetScale = UNSCALED,
-    ) -> None:
-        """Train on raw data; y are class numbers, or targets [n, T] in their own units."""
+    def _encode(self, y: Any, reset: bool, classes: Any = None) -> tuple[Tensor, tuple[str, ...]]:
+        """y, checked, as class numbers or as targets [n, T] in their own units; class names."""
 
     @property
     def model_(self) -> Any:
@@ -51,10 +52,6 @@ class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
         if "predictor_" not in vars(self):
             raise AttributeError("model_: this estimator is not fitted yet")
         return self.predictor_.model
-
-    def _continues(self) -> bool:
-        """Whether the next fit goes on from the present weights."""
-        return False
 
     def _inputs(self, X: Any, y: Any, reset: bool) -> Tensor:
         """X, checked, and as long as y."""
@@ -65,6 +62,12 @@ class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
         x = self._raw(X, reset)
         check_consistent_length(x, y)
         return x
+
+    def _predictions(self, X: Any) -> dict[str, Array]:
+        """All that the predictor says about X."""
+        check_is_fitted(self, "predictor_")
+        found = self.predictor_.predictions(self._raw(X, reset=False))
+        return {name: value.cpu().numpy() for name, value in found.items()}
 
     # ---- files ----
 
@@ -77,6 +80,9 @@ class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "predictor_")
         self.predictor_.save_pretrained(folder)
         params = self.get_params(deep=False)
+        for name, value in params.items():
+            if isinstance(value, dict):  # keys of JSON are strings, classes may be anything
+                params[name] = {PAIRS: list(value.items())}
         if not isinstance(params["random_state"], Integral | None):
             params["random_state"] = None
         description = {"class": type(self).__name__, "params": params, **self._facts()}
@@ -95,12 +101,8 @@ class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
             raise PretrainedError(f"{path} cannot be read: {error}") from error
         if facts.get("class") != cls.__name__:
             raise PretrainedError(f"{folder} holds a {facts.get('class')}, not a {cls.__name__}")
-        params: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in facts["params"].items()
-        }
-        estimator = cls(**params)
-        estimator.predictor_ = cls.predictor_type.from_pretrained(folder, device)
+        estimator = cls(**{name: _unpacked(value) for name, value in facts["params"].items()})
+        estimator.predictor_ = Predictor.from_pretrained(folder, device)
         estimator._restore(facts)
         return estimator
 
@@ -109,17 +111,57 @@ class PredictorEstimator(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         return {
             "history": self.history_,
+            "n_iter": self.n_iter_,
             "n_features_in": self.n_features_in_,
             "feature_names_in": None if names is None else names.tolist(),
         }
 
     def _restore(self, facts: dict[str, Any]) -> None:
         """The inverse of ``_facts``."""
-        self.history_ = facts["history"]
-        self.n_iter_ = len(self.history_)
+        self.history_, self.n_iter_ = facts["history"], facts["n_iter"]
         self.n_features_in_ = facts["n_features_in"]
         if facts["feature_names_in"] is not None:
             self.feature_names_in_: Array = np.array(facts["feature_names_in"], dtype=object)
+
+
+def tensor(array: Array, dtype: torch.dtype) -> Tensor:
+    """A copy of an array as a tensor: read-only and strided arrays, too."""
+    return torch.tensor(np.ascontiguousarray(array), dtype=dtype)
+
+
+def draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """One number that everything random in a fit comes from."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def check_count(name: str, value: Any, allow_auto: bool = False) -> None:
+    """Raise unless ``value`` is a positive integer (or "auto")."""
+    if isinstance(value, str) and value == "auto" and allow_auto:
+        return
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        choice = "a positive integer or 'auto'" if allow_auto else "a positive integer"
+        raise ValueError(f"{name} must be {choice}, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def check_device(device: Any) -> None:
+    """Raise unless ``device`` is known and there is one."""
+    check_choice("device", device, ("cpu", "cuda", "mps", "auto"))
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device, True):
+        raise ValueError(f"device={device!r}, but this machine has none: use 'cpu' or 'auto'")
+
+
+def _unpacked(value: Any) -> Any:
+    """A parameter, from JSON."""
+    if isinstance(value, dict):
+        return dict(value[PAIRS])
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

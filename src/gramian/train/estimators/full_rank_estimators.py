@@ -2,22 +2,172 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
+from sklearn.utils.validation import validate_data
+from torch import Tensor
 
 from gramian.gram.divergence import Divergence
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.steps.inputs import Lengthscales
-from gramian.train.estimators.classifier import ProbabilisticClassifier
-from gramian.train.estimators.full_rank_base import FullRankEstimator, Precision
-from gramian.train.estimators.regressor import ProbabilisticRegressor
-from gramian.train.estimators.tools import no_type_check
+from gramian.nn.steps.kernels import Jitter
+from gramian.train.data import Dataset
+from gramian.train.estimators.base import (
+    Estimator,
+    check_choice,
+    check_count,
+    check_device,
+    draw_seed,
+    tensor,
+)
+from gramian.train.estimators.kinds import Classifier, Regressor
+from gramian.train.fit import fit_full_rank
 
+Precision = Literal["64-true", "32-true"]
+AUTO_JITTER = {"64-true": 1e-6, "32-true": 1e-4}
 NU = 1000.0
 """Pull of the Gram matrices towards the kernel: between those that validation chose on UCI data."""
+Me = TypeVar("Me", bound="FullRankEstimator")
 
 
-class FullRankDKMRegressor(ProbabilisticRegressor, FullRankEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FullRankEstimator(Estimator):
+    """An estimator around a ``FullRankModel``, trained by L-BFGS on all data at once.
+
+    What is no parameter of a subclass (ν, the likelihood, …) has the value of an NNGP.
+    """
+
+    num_layers: int = 1
+    kernel: str = "squared_exponential"
+    lengthscales: Lengthscales = "per_feature"
+    filter_size: int = 3
+    strides: tuple[int, ...] = ()
+    kernel_jitter: float | Literal["auto"] = "auto"
+    standardize: bool = True
+    max_iter: int = 200
+    tol: float = 1e-6
+    precision: Precision = "64-true"
+    device: str = "cpu"
+    random_state: int | np.random.RandomState | None = None
+    memory: int | None = None
+    verbose: bool | int = False
+
+    data_shape_: tuple[int, ...] = field(init=False)
+    converged_: bool = field(init=False)
+    objective_: float = field(init=False)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say that X may be images."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def fit(self: Me, X: Any, y: Any) -> Me:
+        """Train the best NNGP, and from there the model."""
+        x = self._inputs(X, y, reset=True)
+        data = Dataset(x, *self._encode(y, reset=True))
+        self.predictor_, search = fit_full_rank(
+            self._config(data),
+            data,
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+            seed=draw_seed(self.random_state),
+            device=self.device,
+            precision=self.precision,
+            memory=self.memory,
+            standardise=bool(self.standardize),
+            verbose=bool(self.verbose),
+        )
+        self.history_ = [
+            {"iteration": number, "objective": value}
+            for number, value in enumerate(search.objectives[1:], start=1)
+        ]
+        self.n_iter_, self.converged_ = len(self.history_), search.converged
+        self.objective_ = search.objectives[-1]
+        if not search.converged:
+            warnings.warn(
+                f"no convergence after {self.n_iter_} iterations ({search.message}): "
+                "raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _raw(self, X: Any, reset: bool) -> Tensor:
+        """X, checked, as rows [n, D] or images [n, C, H, W]."""
+        flat = (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) <= 2
+        # scikit-learn counts the features of flat data only
+        data = validate_data(self, X, dtype=np.float64, reset=reset, allow_nd=True, ensure_2d=flat)
+        shape = tuple(map(int, data.shape[1:]))
+        if len(shape) not in (1, 3):
+            raise ValueError(
+                f"X must be rows (n, features) or images (n, C, H, W), got {data.shape}"
+            )
+        if reset:
+            self.data_shape_, self.n_features_in_ = shape, math.prod(shape)
+        elif shape != self.data_shape_:
+            raise ValueError(
+                f"each data point must be of shape {self.data_shape_} as in training, got {shape}"
+            )
+        return tensor(data, torch.float64)
+
+    def _config(self, data: Dataset) -> FullRankConfig:
+        """The settings of the model, checked."""
+        check_count("num_samples", getattr(self, "num_samples", 1))
+        own: dict[str, Any] = {
+            name: kind(getattr(self, name)) for name, kind in OWN.items() if hasattr(self, name)
+        }
+        classes = data.targets == "classes"
+        likelihood = own.get("likelihood", "dirichlet" if classes else "gaussian")
+        check_count("max_iter", self.max_iter)
+        check_choice("precision", self.precision, get_args(Precision))
+        check_choice("lengthscales", self.lengthscales, get_args(Lengthscales))
+        check_choice("divergence", own.get("divergence", "exact"), get_args(Divergence))
+        check_choice(
+            "likelihood", likelihood, ("categorical", "dirichlet") if classes else ("gaussian",)
+        )
+        check_device(self.device)
+        jitter = self.kernel_jitter
+        jitter = AUTO_JITTER[self.precision] if jitter == "auto" else float(jitter)
+        return FullRankConfig(
+            kernel=self.kernel,
+            kernel_jitter=Jitter(jitter, jitter),
+            num_layers=int(self.num_layers),
+            lengthscales=self.lengthscales,
+            num_classes=len(data.class_names) or None,
+            filter_size=int(self.filter_size),
+            strides=tuple(map(int, self.strides)),
+            **{"nu": math.inf, **own, "likelihood": likelihood},
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            **super()._facts(),
+            "data_shape": list(self.data_shape_),
+            "converged": self.converged_,
+            "objective": self.objective_,
+        }
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        super()._restore(facts)
+        self.data_shape_ = tuple(facts["data_shape"])
+        self.converged_ = facts["converged"]
+        self.objective_ = facts["objective"]
+
+
+OWN = {"nu": float, "divergence": str, "likelihood": str, "alpha": float, "num_samples": int}
+"""Parameters that only some of these estimators have; the others have a configuration's default."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FullRankDKMRegressor(Regressor, FullRankEstimator):
     """A deep kernel machine without inducing points, for real targets of rows or images.
 
     A kernel on standardised features, ``num_layers`` Gram layers over all training points, and a
@@ -35,7 +185,7 @@ class FullRankDKMRegressor(ProbabilisticRegressor, FullRankEstimator):
         nu: pull of the Gram matrices towards the kernel; with infinity the kernel is fixed.
         divergence: "exact", "taylor" or "taylor_symmetric".
         filter_size: of the convolutions, odd. Images only.
-        strides: of the convolutions, one a layer; () for 1 in all layers. Images only.
+        strides: of the convolutions, one per layer; () for 1 in all layers. Images only.
         kernel_jitter: inflation of the kernels' diagonals, relative and absolute; "auto": 1e-6,
             and 1e-4 in "32-true".
         standardize: scale each feature (channel) to mean 0 and deviation 1 first.
@@ -50,7 +200,7 @@ class FullRankDKMRegressor(ProbabilisticRegressor, FullRankEstimator):
     Attributes:
         model_: the trained torch module.
         predictor_: the model with its scaling.
-        history_: a row of figures an iteration.
+        history_: metrics per iteration.
         n_iter_: iterations, of both searches.
         converged_: whether the search ended before ``max_iter``.
         objective_: the objective at the end, per training point.
@@ -58,48 +208,12 @@ class FullRankDKMRegressor(ProbabilisticRegressor, FullRankEstimator):
         n_features_in_: features, or numbers in an image.
     """
 
-    @no_type_check
-    def __init__(
-        self,
-        *,
-        num_layers: int = 1,
-        kernel: str = "squared_exponential",
-        lengthscales: Lengthscales = "per_feature",
-        nu: float = NU,
-        divergence: Divergence = "exact",
-        filter_size: int = 3,
-        strides: tuple[int, ...] = (),
-        kernel_jitter: float | Literal["auto"] = "auto",
-        standardize: bool = True,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        precision: Precision = "64-true",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        memory: int | None = None,
-        verbose: bool | int = False,
-    ) -> None:
-        super().__init__(
-            num_layers=num_layers,
-            kernel=kernel,
-            lengthscales=lengthscales,
-            filter_size=filter_size,
-            strides=strides,
-            kernel_jitter=kernel_jitter,
-            standardize=standardize,
-            max_iter=max_iter,
-            tol=tol,
-            precision=precision,
-            device=device,
-            random_state=random_state,
-            memory=memory,
-            verbose=verbose,
-        )
-        self.nu = nu
-        self.divergence = divergence
+    nu: float = NU
+    divergence: Divergence = "exact"
 
 
-class FullRankDKMClassifier(ProbabilisticClassifier, FullRankEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FullRankDKMClassifier(Classifier, FullRankEstimator):
     """A deep kernel machine without inducing points, for the classes of rows or images.
 
     Further arguments and attributes are those of ``FullRankDKMRegressor``.
@@ -114,54 +228,15 @@ class FullRankDKMClassifier(ProbabilisticClassifier, FullRankEstimator):
         classes_: the classes, sorted.
     """
 
-    @no_type_check
-    def __init__(
-        self,
-        *,
-        num_layers: int = 1,
-        kernel: str = "squared_exponential",
-        lengthscales: Lengthscales = "per_feature",
-        nu: float = NU,
-        divergence: Divergence = "exact",
-        likelihood: Literal["categorical", "dirichlet"] = "categorical",
-        alpha: float = 0.01,
-        filter_size: int = 3,
-        strides: tuple[int, ...] = (),
-        kernel_jitter: float | Literal["auto"] = "auto",
-        standardize: bool = True,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        num_samples: int = 100,
-        precision: Precision = "64-true",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        memory: int | None = None,
-        verbose: bool | int = False,
-    ) -> None:
-        super().__init__(
-            num_layers=num_layers,
-            kernel=kernel,
-            lengthscales=lengthscales,
-            filter_size=filter_size,
-            strides=strides,
-            kernel_jitter=kernel_jitter,
-            standardize=standardize,
-            max_iter=max_iter,
-            tol=tol,
-            precision=precision,
-            device=device,
-            random_state=random_state,
-            memory=memory,
-            verbose=verbose,
-        )
-        self.nu = nu
-        self.divergence = divergence
-        self.likelihood = likelihood
-        self.alpha = alpha
-        self.num_samples = num_samples
+    nu: float = NU
+    divergence: Divergence = "exact"
+    likelihood: Literal["categorical", "dirichlet"] = "categorical"
+    alpha: float = 0.01
+    num_samples: int = 100
 
 
-class NNGPRegressor(ProbabilisticRegressor, FullRankEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class NNGPRegressor(Regressor, FullRankEstimator):
     """A Gaussian process with the kernel of an infinitely wide network, for real targets.
 
     The arguments are those of ``FullRankDKMRegressor`` without ``nu``, which is ∞ here, and
@@ -169,51 +244,13 @@ class NNGPRegressor(ProbabilisticRegressor, FullRankEstimator):
     """
 
 
-class NNGPClassifier(ProbabilisticClassifier, FullRankEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class NNGPClassifier(Classifier, FullRankEstimator):
     """The same for classes, as a regression on the logarithms of Dirichlet variables.
 
     The arguments are those of ``FullRankDKMClassifier`` without ``nu``, which is ∞ here,
     ``divergence`` and ``likelihood``.
     """
 
-    likelihood = "dirichlet"
-
-    @no_type_check
-    def __init__(
-        self,
-        *,
-        num_layers: int = 1,
-        kernel: str = "squared_exponential",
-        lengthscales: Lengthscales = "per_feature",
-        alpha: float = 0.01,
-        filter_size: int = 3,
-        strides: tuple[int, ...] = (),
-        kernel_jitter: float | Literal["auto"] = "auto",
-        standardize: bool = True,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        num_samples: int = 100,
-        precision: Precision = "64-true",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        memory: int | None = None,
-        verbose: bool | int = False,
-    ) -> None:
-        super().__init__(
-            num_layers=num_layers,
-            kernel=kernel,
-            lengthscales=lengthscales,
-            filter_size=filter_size,
-            strides=strides,
-            kernel_jitter=kernel_jitter,
-            standardize=standardize,
-            max_iter=max_iter,
-            tol=tol,
-            precision=precision,
-            device=device,
-            random_state=random_state,
-            memory=memory,
-            verbose=verbose,
-        )
-        self.alpha = alpha
-        self.num_samples = num_samples
+    alpha: float = 0.01
+    num_samples: int = 100

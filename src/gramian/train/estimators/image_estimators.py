@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,15 +14,16 @@ from torch import Tensor
 
 from gramian.gram.skr import SKR
 from gramian.nn.conv_dkm import ConvDKMConfig
-from gramian.train.data import Augmentation, Normaliser
-from gramian.train.estimators.classifier import PortionClassifier
-from gramian.train.estimators.epoch_estimator import Plan
-from gramian.train.estimators.tools import Array, check_count, no_type_check, tensor
+from gramian.train.data import Augmentation, Dataset, Normaliser
+from gramian.train.estimators.base import Array, check_count, tensor
+from gramian.train.estimators.epochs import EpochEstimator, Plan, Precision, Schedule
+from gramian.train.estimators.kinds import Classifier
 
 BATCH = 64
 
 
-class ConvDKMClassifier(PortionClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class ConvDKMClassifier(Classifier, EpochEstimator):
     """A convolutional deep kernel machine for the classes of images.
 
     Images are (n, C, H, W) or, in grey, (n, H, W); or flat (n, C·H·W) with ``image_shape``. They
@@ -41,72 +43,34 @@ class ConvDKMClassifier(PortionClassifier):
         whitening: ZCA-whiten the images; wants more images than pixels.
         crop_padding: random crops after so many zeros all round; 0 for none.
         flip: random mirror images.
-        batch_size: images a step; "auto": 64.
+        batch_size: images per step; "auto": 64.
     """
 
     kind = "conv"
     betas = (0.8, 0.9)
 
-    image_shape_: tuple[int, int, int]
-    pixel_range_: tuple[float, float]
+    image_shape: tuple[int, int, int] | None = None
+    num_inducing: tuple[int, ...] = (64, 64)
+    strides: tuple[int, ...] = (2, 2)
+    blocks_per_stage: int = 1
+    whitening: bool = False
+    crop_padding: int = 0
+    flip: bool = False
+    kernel: str = "normalized_gaussian"
+    nu: float = 0.001
+    skr_gamma_fraction: float | None = 0.25
+    skr_jitter: float = 0.1
+    standardize: bool = True
+    max_epochs: int = 40
+    batch_size: int | Literal["auto"] = "auto"
+    lr: float = 0.01
+    schedule: Schedule = "steps"
+    precision: Precision = "32-true"
+    device: str = "auto"
+    class_weight: dict[Any, float] | Literal["balanced"] | None = None
 
-    @no_type_check
-    def __init__(
-        self,
-        *,
-        image_shape: tuple[int, int, int] | None = None,
-        num_inducing: tuple[int, ...] = (64, 64),
-        strides: tuple[int, ...] = (2, 2),
-        blocks_per_stage: int = 1,
-        whitening: bool = False,
-        crop_padding: int = 0,
-        flip: bool = False,
-        kernel: str = "normalized_gaussian",
-        nu: float = 0.001,
-        skr_gamma_fraction: float | None = 0.25,
-        skr_jitter: float = 0.1,
-        standardize: bool = True,
-        max_epochs: int = 40,
-        batch_size: int | Literal["auto"] = "auto",
-        lr: float = 0.01,
-        schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "steps",
-        num_samples: int = 100,
-        precision: Literal["32-true", "64-true", "tf32"] = "32-true",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        warm_start: bool = False,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        verbose: bool | int = False,
-    ) -> None:
-        super().__init__(
-            lr=lr,
-            schedule=schedule,
-            precision=precision,
-            device=device,
-            random_state=random_state,
-            warm_start=warm_start,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            verbose=verbose,
-        )
-        self.image_shape = image_shape
-        self.num_inducing = num_inducing
-        self.strides = strides
-        self.blocks_per_stage = blocks_per_stage
-        self.whitening = whitening
-        self.crop_padding = crop_padding
-        self.flip = flip
-        self.kernel = kernel
-        self.nu = nu
-        self.skr_gamma_fraction = skr_gamma_fraction
-        self.skr_jitter = skr_jitter
-        self.standardize = standardize
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.num_samples = num_samples
+    image_shape_: tuple[int, int, int] = field(init=False)
+    pixel_range_: tuple[float, float] = field(init=False)
 
     def __sklearn_tags__(self) -> Tags:
         """Say that X is flat only with an ``image_shape``."""
@@ -116,18 +80,18 @@ class ConvDKMClassifier(PortionClassifier):
         return tags
 
     def _plan(self, num_data: int) -> Plan:
-        check_count("max_epochs", self.max_epochs, allow_auto=False)
-        check_count("batch_size", self.batch_size)
+        check_count("max_epochs", self.max_epochs)
+        check_count("batch_size", self.batch_size, allow_auto=True)
         for count in self.num_inducing:
-            check_count("num_inducing", count, allow_auto=False)
+            check_count("num_inducing", count)
         batch = BATCH if self.batch_size == "auto" else int(self.batch_size)
         return Plan(tuple(map(int, self.num_inducing)), batch, int(self.max_epochs))
 
-    def _model_config(self, x: Tensor, num_outputs: int, plan: Plan) -> ConvDKMConfig:
+    def _model_config(self, train: Dataset, plan: Plan) -> ConvDKMConfig:
         assert isinstance(plan.num_inducing, tuple)
         return ConvDKMConfig(
             image_shape=self.image_shape_,
-            num_classes=num_outputs,
+            num_outputs=train.num_outputs,
             num_inducing=plan.num_inducing,
             strides=tuple(self.strides),
             blocks_per_stage=self.blocks_per_stage,

@@ -1,9 +1,9 @@
-"""Deep kernel machines as scikit-learn estimators, for tables and for images."""
+"""Deep kernel machines as scikit-learn estimators for tables."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,124 +12,59 @@ from torch import Tensor
 
 from gramian.gram.skr import SKR
 from gramian.nn.dense_dkm import DenseDKMConfig
+from gramian.nn.likelihoods import find_likelihood
 from gramian.nn.steps.inputs import Lengthscales
-from gramian.train.data import RowScaler
-from gramian.train.estimators.classifier import PortionClassifier
-from gramian.train.estimators.epoch_estimator import DKMEstimator, Plan
-from gramian.train.estimators.regressor import ProbabilisticRegressor
-from gramian.train.estimators.tools import (
-    check_count,
-    epochs_for,
-    fit_row_scaler,
-    fit_target_scale,
-    no_type_check,
-    tensor,
-)
-from gramian.train.natural import NaturalTrainer
-
-Me = TypeVar("Me", bound="DKMRegressor")
-AUTO_INDUCING, AUTO_BATCH, FULL_BATCH = 100, 512, 2048
+from gramian.train.data import Dataset, RowScaler
+from gramian.train.defaults import BATCH, FULL_BATCH, INDUCING, TABLES, TableStart, epochs_for
+from gramian.train.estimators.base import check_count, tensor
+from gramian.train.estimators.epochs import EpochEstimator, Plan
+from gramian.train.estimators.kinds import Classifier, Regressor
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """What "auto" means, and where the kernels' variances start; chosen on other data."""
-
-    nu: float
-    weight_var: float
-    bias_var: float
-    steps: int
-
-
-DEFAULTS = {
-    "categorical": Defaults(nu=10.0, weight_var=2.0, bias_var=1.0, steps=100),
-    "gaussian": Defaults(nu=30.0, weight_var=1.0, bias_var=0.1, steps=150),
-}
-
-
-class DenseEstimator(DKMEstimator):
-    """Constructor and model of the estimators for tables."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class TableEstimator(EpochEstimator):
+    """Parameters and model of the estimators for tables."""
 
     kind = "dense"
-    trainer = NaturalTrainer
-    likelihood: Literal["categorical", "gaussian"]
+    natural = True
+    defaults: ClassVar[TableStart]
 
-    @no_type_check
-    def __init__(
-        self,
-        *,
-        num_inducing: int | Literal["auto"] = "auto",
-        num_layers: int = 1,
-        kernel: str = "squared_exponential",
-        lengthscales: Lengthscales = "per_feature",
-        nu: float | Literal["auto"] = "auto",
-        skr_gamma_fraction: float | None = None,
-        skr_jitter: float = 0.0,
-        standardize: bool = True,
-        max_epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        lr: float = 0.1,
-        schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "one_cycle",
-        num_samples: int = 100,
-        precision: Literal["32-true", "64-true", "tf32"] = "64-true",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        warm_start: bool = False,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        verbose: bool | int = False,
-    ) -> None:
-        super().__init__(
-            lr=lr,
-            schedule=schedule,
-            precision=precision,
-            device=device,
-            random_state=random_state,
-            warm_start=warm_start,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            verbose=verbose,
-        )
-        self.num_inducing = num_inducing
-        self.num_layers = num_layers
-        self.kernel = kernel
-        self.lengthscales = lengthscales
-        self.nu = nu
-        self.skr_gamma_fraction = skr_gamma_fraction
-        self.skr_jitter = skr_jitter
-        self.standardize = standardize
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.num_samples = num_samples
+    num_inducing: int | Literal["auto"] = "auto"
+    num_layers: int = 1
+    kernel: str = "squared_exponential"
+    lengthscales: Lengthscales = "per_feature"
+    nu: float | Literal["auto"] = "auto"
+    skr_gamma_fraction: float | None = None
+    skr_jitter: float = 0.0
+    standardize: bool = True
+    max_epochs: int | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] = "auto"
 
     def _plan(self, num_data: int) -> Plan:
         for name in ("num_inducing", "max_epochs", "batch_size"):
-            check_count(name, getattr(self, name))
-        P = AUTO_INDUCING if self.num_inducing == "auto" else self.num_inducing
+            check_count(name, getattr(self, name), allow_auto=True)
+        P = INDUCING if self.num_inducing == "auto" else self.num_inducing
         batch = self.batch_size
         if batch == "auto":
-            batch = num_data if num_data <= FULL_BATCH else AUTO_BATCH
+            batch = num_data if num_data <= FULL_BATCH else BATCH
         epochs = self.max_epochs
         if epochs == "auto":
-            epochs = epochs_for(DEFAULTS[self.likelihood].steps, num_data, batch, at_least=10)
+            epochs = epochs_for(self.defaults.steps, num_data, batch, at_least=10)
         return Plan(min(int(P), num_data), int(batch), int(epochs))
 
-    def _model_config(self, x: Tensor, num_outputs: int, plan: Plan) -> DenseDKMConfig:
+    def _model_config(self, train: Dataset, plan: Plan) -> DenseDKMConfig:
         assert isinstance(plan.num_inducing, int)
-        defaults = DEFAULTS[self.likelihood]
         return DenseDKMConfig(
-            num_features=x.shape[1],
-            num_outputs=num_outputs,
+            num_features=train.x.shape[1],
+            num_outputs=train.num_outputs,
             num_inducing=plan.num_inducing,
             num_layers=self.num_layers,
             lengthscales=self.lengthscales,
-            likelihood=self.likelihood,
+            likelihood=getattr(self, "likelihood", "categorical"),
             kernel=self.kernel,
-            nu=defaults.nu if self.nu == "auto" else float(self.nu),
-            weight_var=defaults.weight_var,
-            bias_var=defaults.bias_var,
+            nu=self.defaults.nu if self.nu == "auto" else float(self.nu),
+            weight_var=self.defaults.weight_var,
+            bias_var=self.defaults.bias_var,
             divergence="exact",
             skr=SKR(self.skr_gamma_fraction, float(self.skr_jitter)),
             num_samples=self.num_samples,
@@ -137,7 +72,7 @@ class DenseEstimator(DKMEstimator):
         )
 
     def _fit_scaler(self, x: Tensor) -> RowScaler:
-        return fit_row_scaler(x, self.standardize)
+        return RowScaler.fit(x) if self.standardize else RowScaler.none(x.shape[1])
 
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as a tensor."""
@@ -145,7 +80,8 @@ class DenseEstimator(DKMEstimator):
         return tensor(rows, torch.float64)
 
 
-class DKMClassifier(DenseEstimator, PortionClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class DKMClassifier(Classifier, TableEstimator):
     """A deep kernel machine for the classes of table rows.
 
     A kernel on standardised features with learned lengthscales, ``num_layers`` Gram layers, and a
@@ -165,10 +101,11 @@ class DKMClassifier(DenseEstimator, PortionClassifier):
         standardize: scale each feature to mean 0 and deviation 1 first.
         max_epochs: passes over the data; "auto": 100 steps (150 for real targets), and at
             least 10 epochs.
-        batch_size: rows a step; "auto": all of up to 2048 rows, otherwise 512.
+        batch_size: rows per step; "auto": all of up to 2048 rows, otherwise 512.
         lr: learning rate of Adam, at the peak of one_cycle.
         schedule: "one_cycle", "cosine", "steps" or "constant".
         num_samples: Monte-Carlo samples of the softmax.
+        class_weight: weights of the classes, as a dictionary or "balanced"; None for 1.
         precision: "64-true" or "32-true" (or "tf32" on CUDA).
         device: "cpu", "cuda", "mps" or "auto".
         random_state: seed of everything random.
@@ -183,32 +120,34 @@ class DKMClassifier(DenseEstimator, PortionClassifier):
         classes_: the classes, sorted.
         model_: the trained torch module.
         predictor_: the model with its scaling, ``gramian.Predictor``.
-        history_: a row of figures an epoch.
+        history_: metrics per epoch.
         n_iter_: epochs trained, over all warm starts.
         n_features_in_: features.
     """
 
-    likelihood = "categorical"
+    defaults = TABLES["classes"]
+
+    class_weight: dict[Any, float] | Literal["balanced"] | None = None
 
 
-class DKMRegressor(ProbabilisticRegressor, DenseEstimator):
-    """A deep kernel machine for one or more real targets of table rows.
+@dataclass(kw_only=True, eq=False, repr=False)
+class DKMRegressor(Regressor, TableEstimator):
+    """A deep kernel machine for one or more real targets, or counts, of table rows.
 
-    The arguments are those of ``DKMClassifier``. Targets are standardised for training; several
+    Further arguments are those of ``DKMClassifier``. Targets are standardised for training; several
     targets share the kernel and, in standardised units, the noise. There is no ``return_cov``: the
     model keeps the diagonal of the data's Gram matrix only.
+
+    Args:
+        likelihood: "gaussian"; "student_t", for targets with outliers; "poisson", for counts; or a
+            custom ``gramian.Likelihood`` as "module.Class".
     """
 
-    likelihood = "gaussian"
+    defaults = TABLES["real"]
 
-    def partial_fit(self: Me, X: Any, y: Any) -> Me:
-        """One pass over a portion of the data, starting from the present weights.
+    likelihood: str = "gaussian"
 
-        The first call chooses the inducing points and fits the scaling. Adam's memory is kept from
-        call to call, until the next ``fit``.
-        """
-        first = not hasattr(self, "predictor_")
-        x, targets = self._targets(X, y, reset=first)
-        scale = fit_target_scale(targets.numpy()) if first else self.predictor_.target_scale
-        self._partial_fit(x, targets, target_scale=scale)
-        return self
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if find_likelihood(self.likelihood).targets == "classes":
+            raise ValueError(f"likelihood={self.likelihood!r} is for classes: use DKMClassifier")

@@ -26,10 +26,9 @@ from torch.export import Dim, ExportedProgram
 
 from gramian._version import __version__
 from gramian.nn.frozen.frozen_kernels import copied
-from gramian.nn.likelihoods import Categorical
 from gramian.train.config import ConfigError
 from gramian.train.data import Normaliser
-from gramian.train.predict.predictor import Predictor
+from gramian.train.predict.predictor import Predictor, described
 from gramian.train.record.files import write_atomically
 from gramian.train.runtime.seeds import generator
 
@@ -65,34 +64,22 @@ class Export:
 class ExportedModel(nn.Module):
     """Raw data → named predictions, as one graph.
 
-    Classifiers give ``probabilities`` [B, C], and ``mean`` [B, C] and ``variance`` [B, 1] of the
-    latent functions; regressions give ``mean`` and ``variance`` [B, T] of the targets, in their own
-    units.
+    The names and values are those of ``Predictor.predictions``.
     """
 
     samples: Tensor
-    shift: Tensor
-    scale: Tensor
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.frozen = predictor.dkm.freeze()
         self.likelihood = copied(predictor.model.likelihood)
         self.scaler, self.dtype = predictor.scaler, predictor.model.dtype
-        samples = predictor.samples()
-        shift, scale = (samples.new_tensor(values) for values in predictor.target_scale)
-        self.register_buffer("samples", samples)
-        self.register_buffer("shift", shift)
-        self.register_buffer("scale", scale)
+        self.register_buffer("samples", predictor.samples())
 
     def forward(self, x: Tensor) -> Named:
         """Predictions for a batch: uint8 images [B, C, H, W] or float64 rows [B, features]."""
         q = self.frozen(self.scaler(x, self.dtype))
-        if isinstance(self.likelihood, Categorical):
-            probabilities = self.likelihood.predict(q, self.samples)
-            return {"probabilities": probabilities, "mean": q.mean, "variance": q.var}
-        mean, var = self.likelihood.predict(q, self.samples)
-        return {"mean": mean * self.scale + self.shift, "variance": var * self.scale.square()}
+        return described(self.likelihood, q, self.samples)
 
 
 def export(predictor: Predictor, path: str | Path, format: Format) -> Export:
@@ -117,7 +104,7 @@ def export(predictor: Predictor, path: str | Path, format: Format) -> Export:
     predictor = replace(predictor, model=copy.deepcopy(predictor.model).cpu())
     program = trace(predictor)
     x = random_data(predictor, 1)
-    facts, outputs, difference = describe(predictor), _predict(predictor, x), torch.nan
+    facts, outputs, difference = describe(predictor), predictor.predictions(x), torch.nan
     content = _pt2(program, facts) if format == "pt2" else _onnx(program, list(outputs), facts)
 
     def write(file: IO[bytes]) -> None:
@@ -195,20 +182,11 @@ def largest_difference(predictor: Predictor, run: Callable[[Tensor], Named]) -> 
     """The largest difference from the predictor, relative to the largest value of each output."""
     batches = [random_data(predictor, size) for size in BATCH_SIZES]
     outputs, differences = [run(x) for x in batches], []
-    for name, expected in _predict(predictor, torch.cat(batches)).items():
+    for name, expected in predictor.predictions(torch.cat(batches)).items():
         value = torch.cat([output[name] for output in outputs])
         largest = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
         differences.append((value - expected).abs().max() / largest)
     return torch.stack(differences).max().item()  # NaN if one is
-
-
-def _predict(predictor: Predictor, x: Tensor) -> Named:
-    """What a file should give."""
-    if isinstance(predictor.model.likelihood, Categorical):
-        q, probabilities = predictor.latent(x), predictor.probabilities(x)
-        return {"probabilities": probabilities, "mean": q.mean, "variance": q.var}
-    mean, variance = predictor.mean_and_variance(x)
-    return {"mean": mean, "variance": variance}
 
 
 def _check(difference: float, dtype: torch.dtype) -> None:

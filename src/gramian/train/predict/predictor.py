@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gramian._version import __version__
 from gramian.gram.blocks import Marginals
+from gramian.gram.conditional import VarianceCheck
+from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
-from gramian.nn.full_rank.full_rank_dkm import FullRankModel
-from gramian.nn.likelihoods import Categorical, Gaussian, draw_noise
+from gramian.nn.full_rank.full_rank_config import FullRankConfig
+from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
+from gramian.nn.likelihoods import Likelihood, draw_noise
 from gramian.nn.model import DKM
+from gramian.nn.steps.kernels import Jitter
 from gramian.train.config import (
     ModelConfig,
     build_model,
@@ -30,7 +34,8 @@ from gramian.train.record.files import in_one_line, write_atomically, write_text
 from gramian.train.runtime.seeds import generator
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-Me = TypeVar("Me", bound="BasePredictor")
+FULL_RANK = "full_rank"
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class PretrainedError(Exception):
@@ -39,56 +44,57 @@ class PretrainedError(Exception):
     exit_code = 1
 
 
-class Surroundings(NamedTuple):
-    """What a predictor has besides its model."""
-
-    scaler: Scaler
-    class_names: tuple[str, ...]
-    target_scale: tuple[tuple[float, ...], tuple[float, ...]]
-    seed: int
-
-
-class BasePredictor(ABC):
-    """Predictions and files of any model that gives q(f) of raw data in batches.
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A model for raw data: uint8 images or unscaled numbers in, predictions out.
 
     Predictions use the same Monte-Carlo samples for every data point, so that they depend neither
-    on the batch nor on the order.
+    on the batch nor on the order. Each call first works out what does not depend on the data, which
+    costs about as much as one batch (without inducing points: a third of an iteration of training);
+    for many small calls take ``model.for_prediction()`` once.
+
+    Attributes:
+        model: the trained model.
+        config: what it was built from; None for a model made of parts, which cannot be saved.
+        scaler: raw data → the model's input.
+        class_names: of a classifier; empty for a regression.
+        seed: of the Monte-Carlo samples.
     """
 
-    __slots__ = ()
     model: Trainable | FullRankModel
+    config: ModelConfig | FullRankConfig | None
     scaler: Scaler
-    class_names: tuple[str, ...]
-    target_scale: tuple[tuple[float, ...], tuple[float, ...]]
-    seed: int
+    class_names: tuple[str, ...] = ()
+    seed: int = 0
 
-    @abstractmethod
-    def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
-        """q(f) in batches."""
+    @property
+    def dkm(self) -> DKM:
+        """The model, for what only a deep kernel machine with inducing points can do."""
+        if not isinstance(self.model, DKM):
+            name = type(self.model).__name__
+            raise PretrainedError(
+                f"this needs a deep kernel machine with inducing points, but the model is a {name}"
+            )
+        return self.model
 
-    @abstractmethod
-    def _describe_model(self) -> dict[str, Any]:
-        """What the model is built from, as JSON values."""
-
-    @classmethod
-    @abstractmethod
-    def _rebuild(
-        cls: type[Me],
-        description: dict[str, Any],
-        weights: Mapping[str, Tensor],
-        around: Surroundings,
-    ) -> Me:
-        """The predictor with the model that ``_describe_model`` described."""
+    @property
+    def trainable(self) -> Trainable:
+        """The model, for training in batches."""
+        if not isinstance(self.model, Trainable):
+            raise PretrainedError(f"a {type(self.model).__name__} is not trained in batches")
+        return self.model
 
     @property
     def dtype(self) -> torch.dtype:
         """The floating-point type of the model."""
-        return next(self.model.parameters()).dtype
+        return self.model.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return next(self.model.parameters()).device
+        return self.model.device
+
+    # ---- predictions ----
 
     def samples(self) -> Float[Tensor, "S 1 C"]:
         """The Monte-Carlo samples that all predictions share."""
@@ -96,31 +102,66 @@ class BasePredictor(ABC):
         number = self.model.likelihood.num_samples
         return draw_noise(number, shape, draw, self.dtype).to(self.device)
 
-    @torch.no_grad()
-    def latent(self, x: Tensor, batch_size: int = 256) -> Marginals:
-        """Mean and variance of the latent functions, [N, C] and [N, 1] or [N, C]."""
-        parts = list(self.marginals(x, batch_size))
-        return Marginals(torch.cat([q.mean for q in parts]), torch.cat([q.var for q in parts]))
+    def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
+        """q(f) in batches.
+
+        Raises:
+            NumericalError: a prediction is NaN or infinite.
+        """
+        predict = self.model.for_prediction()
+        for batch in x.split(batch_size):
+            inputs = self.scaler(batch, self.dtype).to(self.device)
+            self.model.check_data(inputs)
+            q = predict(inputs)
+            if not (q.mean.isfinite().all() and q.var.isfinite().all()):
+                raise NumericalError(
+                    "the prediction is NaN or infinite: the model's weights are damaged, or the "
+                    "inputs are far from any that it was trained on"
+                )
+            yield q
 
     @torch.no_grad()
+    def predictions(self, x: Tensor | npt.NDArray[Any], batch_size: int = 256) -> dict[str, Tensor]:
+        """Everything about raw data, in one pass: what the likelihood predicts, and f.
+
+        ``probabilities`` [N, C] of the classes; or ``mean`` and ``variance`` [N, T] of the targets,
+        in their own units. Always ``latent_mean`` [N, C] and ``latent_variance`` [N, 1] or [N, C]
+        of the functions: logits, targets without their noise, or logarithms of rates.
+        """
+        x, samples = torch.as_tensor(x), self.samples()
+        likelihood = self.model.likelihood
+        parts = [described(likelihood, q, samples) for q in self.marginals(x, batch_size)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
     def probabilities(self, x: Tensor, batch_size: int = 256) -> Float[Tensor, "N C"]:
-        """Class probabilities."""
-        likelihood, samples = self.model.likelihood, self.samples()
-        assert isinstance(likelihood, Categorical)
-        parts = [likelihood.predict(q, samples) for q in self.marginals(x, batch_size)]
-        return torch.cat(parts)
+        """Class probabilities of a classifier."""
+        return self.predictions(x, batch_size)["probabilities"]
 
-    @torch.no_grad()
     def mean_and_variance(
         self, x: Tensor, batch_size: int = 256
     ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
         """Mean and variance of the targets of a regression, in their own units."""
-        likelihood, samples = self.model.likelihood, self.samples()
-        assert isinstance(likelihood, Gaussian)
-        parts = [likelihood.predict(q, samples) for q in self.marginals(x, batch_size)]
-        shift, scale = (samples.new_tensor(values) for values in self.target_scale)
-        mean = torch.cat([mean for mean, _ in parts]) * scale + shift
-        return mean, torch.cat([var for _, var in parts]) * scale.square()
+        found = self.predictions(x, batch_size)
+        return found["mean"], found["variance"]
+
+    @torch.no_grad()
+    def latent(self, x: Tensor, batch_size: int = 256) -> Marginals:
+        """q(f) as the model has it, [N, C] and [N, 1] or [N, C]."""
+        parts = list(self.marginals(x, batch_size))
+        return Marginals(torch.cat([q.mean for q in parts]), torch.cat([q.var for q in parts]))
+
+    # ---- files ----
+
+    def settings(self) -> dict[str, Any]:
+        """What the model is built from, as JSON values."""
+        if self.config is None:
+            raise PretrainedError(
+                "a model made of parts has no configuration to be built from again: keep "
+                "model.state_dict() and the code that made it"
+            )
+        if isinstance(self.config, FullRankConfig):
+            return {"kind": FULL_RANK, **asdict(self.config)}
+        return model_config_to_dict(self.config)
 
     def save_pretrained(self, folder: str | Path, origin: Mapping[str, Any] | None = None) -> None:
         """Write weights (safetensors) and everything else (JSON), without pickle.
@@ -130,105 +171,92 @@ class BasePredictor(ABC):
         """
         from safetensors.torch import save
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
         description = {
             "gramian": __version__,
             "dtype": str(self.dtype).removeprefix("torch."),
-            "model": self._describe_model(),
+            "model": self.settings(),
             "scaler": self.scaler.to_dict(),
             "class_names": list(self.class_names),
-            "target_scale": [list(values) for values in self.target_scale],
             "seed": self.seed,
             "origin": dict(origin or {}),
         }
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
         write_atomically(folder / WEIGHTS, lambda file: file.write(save(weights)))
         write_text_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
 
     @classmethod
-    def from_pretrained(
-        cls: type[Me], folder: str | Path, device: torch.device | str = "cpu"
-    ) -> Me:
-        """Read what ``save_pretrained`` wrote."""
+    def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Predictor:
+        """Read what ``save_pretrained`` wrote.
+
+        Raises:
+            PretrainedError: the files are missing, damaged, or do not belong together.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         folder = Path(folder)
         try:
             description: dict[str, Any] = json.loads((folder / CONFIG).read_text())
-            mean, std = description["target_scale"]
-            around = Surroundings(
-                scaler_from_dict(description["scaler"]),
-                tuple(description["class_names"]),
-                (tuple(mean), tuple(std)),
-                description["seed"],
-            )
-            predictor = cls._rebuild(description, load_file(folder / WEIGHTS), around)
-            predictor.model.to(device).eval()
-            return predictor
+            predictor = cls._rebuild(description, load_file(folder / WEIGHTS))
         except FileNotFoundError as error:
             missing = error.filename or folder / WEIGHTS  # safetensors names no file
             raise PretrainedError(f"{folder} holds no saved model: {missing} is missing") from error
-        except (
-            SafetensorError,
-            json.JSONDecodeError,
-            KeyError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except KeyError as error:
+            raise PretrainedError(f"{folder / CONFIG} has no field {error}") from error
+        except (SafetensorError, AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise PretrainedError(f"{folder} cannot be read: {in_one_line(error)}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Predictor(BasePredictor):
-    """A model for raw data: uint8 images or unscaled rows in, predictions out.
-
-    Predictions use the same Monte-Carlo samples for every data point, so that they depend neither
-    on the batch nor on the order. Each call freezes the model first, which costs about as much as
-    one batch; for many small calls take ``model.freeze()`` once.
-
-    Attributes:
-        model: the trained model.
-        config: what it was built from.
-        scaler: raw data → the model's input.
-        class_names: of a classifier; empty for a regression.
-        target_scale: (mean, standard deviation) of each target of a regression.
-        seed: of the Monte-Carlo samples.
-    """
-
-    model: Trainable
-    config: ModelConfig
-    scaler: Scaler
-    class_names: tuple[str, ...] = ()
-    target_scale: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (1.0,))
-    seed: int = 0
-
-    @property
-    def dkm(self) -> DKM:
-        """The model, for what only a deep kernel machine can do."""
-        if not isinstance(self.model, DKM):
-            name = type(self.model).__name__
-            raise PretrainedError(f"this needs a deep kernel machine, but the model is a {name}")
-        return self.model
-
-    def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
-        """q(f) in batches, from the model's frozen form."""
-        predict, device = self.model.for_prediction(), self.device
-        for batch in x.split(batch_size):
-            inputs = self.scaler(batch, self.dtype).to(device)
-            self.model.check_data(inputs)
-            yield predict(inputs)
-
-    def _describe_model(self) -> dict[str, Any]:
-        return model_config_to_dict(self.config)
+        predictor.model.to(device).eval()
+        return predictor
 
     @classmethod
-    def _rebuild(
-        cls, description: dict[str, Any], weights: Mapping[str, Tensor], around: Surroundings
-    ) -> Predictor:
-        config = model_config_from_dict(description["model"])
-        model = build_model(config).to(getattr(torch, description["dtype"]))
+    def _rebuild(cls, description: dict[str, Any], weights: Mapping[str, Tensor]) -> Predictor:
+        for name, value in weights.items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise ValueError(f"the weights {name} contain NaN or infinity")
+        dtype, seed = description["dtype"], description["seed"]
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"seed must be an integer, got {seed!r}")
+        model: Trainable | FullRankModel
+        config: ModelConfig | FullRankConfig
+        if description["model"].get("kind") == FULL_RANK:
+            config = _full_rank_config(description["model"])
+            model = build_full_rank(weights["train_inputs"], weights["train_targets"], config)
+        else:
+            config = model_config_from_dict(description["model"])
+            model = build_model(config).to(DTYPES[dtype])
         model.load_state_dict(weights)
-        return cls(model, config, *around)
+        if model.dtype != DTYPES[dtype]:
+            raise ValueError(f"dtype is {dtype}, but the weights are {model.dtype}")
+        names = description["class_names"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"class_names must be a list of strings, got {names!r}")
+        expected = model.num_outputs if model.likelihood.targets == "classes" else 0
+        if len(set(names)) != expected or len(names) != expected:
+            raise ValueError(
+                f"class_names must be {expected} different names for this model, got {len(names)}"
+            )
+        return cls(model, config, scaler_from_dict(description["scaler"]), tuple(names), seed)
+
+
+def described(likelihood: Likelihood, q: Marginals, samples: Tensor) -> dict[str, Tensor]:
+    """What ``Predictor.predictions`` says about a batch."""
+    latent = likelihood.latent(q)
+    prediction = likelihood.predict(q, samples)
+    return {**prediction, "latent_mean": latent.mean, "latent_variance": latent.var}
+
+
+def build_full_rank(x: Tensor, y: Tensor, config: FullRankConfig) -> FullRankModel:
+    """The model for rows, or for images."""
+    return (FullRankDKM if x.ndim == 2 else FullRankConvDKM)(x, y, config)
+
+
+def _full_rank_config(values: Mapping[str, Any]) -> FullRankConfig:
+    """The inverse of ``asdict``."""
+    rest = {name: value for name, value in values.items() if name != "kind"}
+    rest["kernel_jitter"] = Jitter(**rest["kernel_jitter"])
+    rest["variance_check"] = VarianceCheck(**rest["variance_check"])
+    return FullRankConfig(**rest | {"strides": tuple(rest["strides"])})

@@ -61,6 +61,10 @@ class RunFolder:
         self.plots = self.path / "plots"
         self._lock = FileLock(self.path / ".lock", timeout=0)
 
+    def __reduce__(self) -> tuple[type[RunFolder], tuple[Path]]:
+        """For other processes: the lock stays with the process that holds it."""
+        return RunFolder, (self.path,)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other writers out; one that was killed keeps nobody out. May be nested."""

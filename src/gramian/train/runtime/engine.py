@@ -40,6 +40,8 @@ class Engine:
         precision: ``32-true``, ``64-true``, or ``tf32``: float32 whose matrix products and
             convolutions round their inputs to 10 mantissa bits, on CUDA. ``tf32-emulated`` does
             the same on any device, slowly.
+        keep_memory: reuse freed memory, for speed. It changes how the whole process allocates, so
+            only the program asks for it.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Engine:
         devices: int = 1,
         num_nodes: int = 1,
         precision: Precision = "32-true",
+        keep_memory: bool = False,
     ) -> None:
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces processes
         one = devices == 1 or SLURMEnvironment.detect()  # which starts the others itself
@@ -66,7 +69,7 @@ class Engine:
                 raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
-        self.precision = precision
+        self.precision, self.keep_memory = precision, keep_memory
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
     @property
@@ -98,9 +101,9 @@ class Engine:
     ) -> tuple[Forward, torch.optim.Optimizer]:
         """The model's forward pass and the optimiser, for training in all processes.
 
-        From here on freed memory is kept, but not what the start has freed before.
+        With ``keep_memory``, what is freed from here on is kept, but not what the start has freed.
         """
-        if self.device.type == "cpu":
+        if self.keep_memory and self.device.type == "cpu":
             keep_freed_memory()
         if self.world_size > 1:  # a normalisation then sees the whole batch
             for module in model.modules():

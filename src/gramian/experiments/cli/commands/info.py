@@ -64,7 +64,6 @@ def describe_installation() -> dict[str, Any]:
 def describe_model(options: Namespace) -> dict[str, Any]:
     """Size, classes, layers and settings of a saved model."""
     from gramian.nn.model import DKM
-    from gramian.train.config import model_config_to_dict
 
     predictor = load_predictor(options)
     model = predictor.model
@@ -75,7 +74,7 @@ def describe_model(options: Namespace) -> dict[str, Any]:
         "classes": list(predictor.class_names),
         "layers": list(model.layers) if isinstance(model, DKM) else [],
         "dtype": str(model.dtype),
-        "settings": model_config_to_dict(predictor.config),
+        "settings": predictor.settings(),
     }
 
 

@@ -96,7 +96,7 @@ def predictions(predictor: Predictor, names: list[str], x: Tensor, batch_size: i
     shape = predictor.model.data_shape
     if tuple(x.shape[1:]) != shape:
         raise UsageError(f"the model takes data of shape {shape}, got {tuple(x.shape[1:])}")
-    found = in_one_pass(predictor, x, batch_size)
+    found = predictor.predictions(x, batch_size)
     if "probabilities" in found:
         rows = zip(names, found["probabilities"], found["latent_variance"], strict=True)
         return [class_row(name, predictor.class_names, p, var) for name, p, var in rows]
@@ -105,23 +105,6 @@ def predictions(predictor: Predictor, names: list[str], x: Tensor, batch_size: i
         {"input": name, **_numbered("mean", mean), **_numbered("std", std)}
         for name, mean, std in rows
     ]
-
-
-def in_one_pass(predictor: Predictor, x: Tensor, batch_size: int) -> dict[str, Tensor]:
-    """Probabilities and latent variance, or mean and variance of the targets."""
-    import torch
-
-    if not predictor.class_names:
-        mean, var = predictor.mean_and_variance(x, batch_size)
-        return {"mean": mean, "variance": var}
-    samples, likelihood = predictor.samples(), predictor.model.likelihood
-    with torch.no_grad():
-        latent = list(predictor.marginals(x, batch_size))
-        parts: list[Any] = [likelihood.predict(q, samples) for q in latent]
-    return {
-        "probabilities": torch.cat(parts),
-        "latent_variance": torch.cat([q.var for q in latent]),
-    }
 
 
 def class_row(name: str, classes: Sequence[str], probabilities: Tensor, var: Tensor) -> Row:

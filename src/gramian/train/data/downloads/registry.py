@@ -16,12 +16,8 @@ from gramian.train.data.downloads.formats import (
 )
 from gramian.train.data.downloads.sources import Debian, Installed, Npm, Source, Web, WebFile
 from gramian.train.data.downloads.store import Arrays
+from gramian.train.data.embedded import EMBEDDED
 from gramian.train.data.errors import DataIntegrityError, DataMissingError
-
-EMBEDDED = {
-    "digits": "1,797 handwritten digits of 8×8 grey pixels, from scikit-learn",
-    "sine": "the paper's toy: two noisy sine waves in the plane",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,95 @@
+"""Real targets with Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gramian.gram.blocks import Marginals
+from gramian.nn.likelihoods.likelihood import Estimator, LikelihoodConfig, sample
+from gramian.nn.likelihoods.per_target import PerTarget, log_normal
+
+
+class Gaussian(PerTarget):
+    """p(y | f) = Π_c N(y_c; f_c, σ²), with σ² learned; all expectations in closed form.
+
+    Args (besides those of every likelihood):
+        noise_var: start value of σ².
+    """
+
+    full_step = True
+
+    def __init__(
+        self,
+        num_outputs: int,
+        num_samples: int = 1000,
+        estimator: Estimator = "exact",
+        noise_var: float = 1.0,
+    ) -> None:
+        super().__init__(num_outputs, num_samples, estimator)
+        self.log_noise_var = nn.Parameter(torch.tensor(log_of_positive(noise_var)))
+
+    @classmethod
+    def from_config(cls, config: LikelihoodConfig) -> Gaussian:
+        """With the noise's start value."""
+        return cls(config.num_outputs, config.num_samples, config.estimator, config.noise_var)
+
+    @property
+    def noise_var(self) -> Float[Tensor, ""]:
+        """σ²."""
+        return self.log_noise_var.exp()
+
+    def log_density(
+        self, z: Float[Tensor, "B C"], f: Float[Tensor, "S B C"]
+    ) -> Float[Tensor, "S B C"]:
+        """Return log N(z; f, σ²)."""
+        return log_normal(z, f, self.noise_var)
+
+    def expected_log_prob(
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> Float[Tensor, " B"]:
+        """E_q[Σ_c log N(y_c; f_c, σ²)] = Σ_c log N(y_c; mean_c, σ²) − Σ_c var_c/(2σ²)."""
+        if self.estimator == "monte_carlo":
+            return super().expected_log_prob(q, y, noise)
+        z, C = self.scaled(y, q.mean), q.mean.shape[1]
+        total_var = C * q.var[:, 0] if q.var.shape[1] == 1 else q.var.sum(-1)
+        expected = log_normal(z, q.mean, self.noise_var).sum(-1) - total_var / (2 * self.noise_var)
+        return expected - self.log_unit()
+
+    def log_marginal(
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> Float[Tensor, " B"]:
+        """Σ_c log N(y_c; mean_c, var_c + σ²)."""
+        mean, var = self.moments(q, noise)
+        return log_normal(self.scaled(y, q.mean), mean, var).sum(-1) - self.log_unit()
+
+    def derivatives(
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
+        """(z − mean)/σ² and 1/σ²."""
+        precision = 1 / self.noise_var.to(q.mean.dtype)
+        return precision * (self.scaled(y, q.mean) - q.mean), precision.expand(len(y))
+
+    def moments(
+        self, q: Marginals, noise: Float[Tensor, "S #B C"]
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
+        """mean and var + σ²."""
+        if self.estimator == "monte_carlo":
+            var, mean = torch.var_mean(sample(q, noise), dim=0)
+            return mean, var + self.noise_var
+        return q.mean, (q.var + self.noise_var).expand_as(q.mean)
+
+    def draw(self, f: Float[Tensor, "S B C"], generator: torch.Generator) -> Float[Tensor, "S B C"]:
+        """f + σ ε."""
+        noise = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=generator.device)
+        return f + self.noise_var.sqrt() * noise.to(f.device)
+
+
+def log_of_positive(noise_var: float) -> float:
+    """The logarithm of a start value."""
+    if not 0 < noise_var < math.inf:
+        raise ValueError(f"noise_var must be positive, got {noise_var}")
+    return math.log(noise_var)

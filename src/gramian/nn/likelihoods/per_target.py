@@ -1,0 +1,192 @@
+"""Real targets and counts: what they have in common, whatever their density."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gramian.gram.blocks import Marginals
+from gramian.nn.likelihoods.likelihood import Estimator, Likelihood, Named, Targets, sample
+from gramian.nn.likelihoods.metrics import Metrics, TargetMetrics
+
+NODES = 64
+
+
+class PerTarget(Likelihood):
+    """p(y | f) = Π_c p(y_c | f_c), for targets y [B, C], each with a function of its own.
+
+    A subclass has two methods to write, ``log_density`` and ``moments``, in units where each target
+    has mean 0 and deviation 1: z = (y − shift) / scale. ``fit_targets_`` sets both. Expectations
+    are Gauss-Hermite sums, accurate as long as the density is not much narrower than q(f), or
+    Monte-Carlo means. Log-likelihoods are those of y: log p(y) = log p(z) − log scale.
+
+    Args:
+        num_outputs, num_samples, estimator: as for every likelihood.
+    """
+
+    targets: ClassVar[Targets] = "real"
+    shift: Tensor
+    scale: Tensor
+    nodes: Tensor
+    log_weights: Tensor
+
+    def __init__(
+        self, num_outputs: int, num_samples: int = 1000, estimator: Estimator = "exact"
+    ) -> None:
+        super().__init__(num_outputs, num_samples, estimator)
+        self.register_buffer("shift", torch.zeros(num_outputs))
+        self.register_buffer("scale", torch.ones(num_outputs))
+        nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+        log_weights = np.log(weights) - 0.5 * math.log(2 * math.pi)
+        for name, values in (("nodes", nodes), ("log_weights", log_weights)):
+            column = torch.tensor(values, dtype=torch.get_default_dtype())[:, None, None]
+            self.register_buffer(name, column, persistent=False)
+
+    @abstractmethod
+    def log_density(
+        self, z: Float[Tensor, "B C"], f: Float[Tensor, "S B C"]
+    ) -> Float[Tensor, "S B C"]:
+        """Return log p(z | f) of each target."""
+
+    @abstractmethod
+    def moments(
+        self, q: Marginals, noise: Float[Tensor, "S #B C"]
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
+        """Mean and variance of z."""
+
+    @abstractmethod
+    def draw(self, f: Float[Tensor, "S B C"], generator: torch.Generator) -> Float[Tensor, "S B C"]:
+        """Draws of z, given f."""
+
+    # ---- targets in their own units ----
+
+    def check(self, y: Tensor, batch: int) -> None:
+        """Raise unless ``y`` are finite numbers of shape [batch, C]."""
+        if y.dtype == torch.bool or y.is_complex():
+            raise TypeError(f"targets must be real numbers, got {y.dtype}")
+        if y.shape != (batch, self.num_outputs):
+            raise ValueError(
+                f"targets must have shape {(batch, self.num_outputs)}, got {tuple(y.shape)}"
+            )
+        bad = int((~y.isfinite()).sum())
+        if bad:
+            raise ValueError(f"targets must be finite, got {bad} NaN or infinite entries")
+
+    @torch.no_grad()
+    def fit_targets_(self, y: Tensor) -> None:
+        """Set ``shift`` and ``scale`` to the mean and deviation of each target.
+
+        The scale of a constant target is 1.
+        """
+        self.check(y, len(y))
+        mean, std = y.double().mean(0), y.double().std(0, correction=0)
+        self.shift.copy_(mean)
+        self.scale.copy_(torch.where(std > 1e-7 * mean.abs(), std, 1.0))
+
+    @property
+    def units(self) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+        """(a, b) of y = a + b·z."""
+        return self.shift, self.scale
+
+    def scaled(self, y: Tensor, like: Tensor) -> Float[Tensor, "B C"]:
+        """z, as many as ``like`` has rows and of its dtype.
+
+        Targets may be of higher precision: the mean of years like 2011.5 is taken off first.
+        """
+        self.check(y, len(like))
+        a, b = self.units
+        return ((y.to(torch.promote_types(y.dtype, a.dtype)) - a) / b).to(like.dtype)
+
+    def log_unit(self) -> Float[Tensor, ""]:
+        """Σ_c log b_c, by which log p(z) and log p(y) differ."""
+        return self.units[1].log().sum()
+
+    def latent(self, q: Marginals) -> Marginals:
+        """q(f) in the units of the targets."""
+        return Marginals(q.mean * self.scale + self.shift, q.var * self.scale.square())
+
+    # ---- expectations ----
+
+    def expected_log_prob(
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> Float[Tensor, " B"]:
+        """Σ_c E_q[log p(y_c | f_c)]."""
+        log_p = self.log_density(self.scaled(y, q.mean), sample(q, self._points(noise)))
+        return self._mean(log_p).sum(-1) - self.log_unit()
+
+    def log_marginal(
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> Float[Tensor, " B"]:
+        """Σ_c log E_q[p(y_c | f_c)]."""
+        log_p = self.log_density(self.scaled(y, q.mean), sample(q, self._points(noise)))
+        if self.estimator == "exact":
+            log_mean = (self.log_weights + log_p).logsumexp(0)
+        else:
+            log_mean = log_p.logsumexp(0) - math.log(len(log_p))
+        return log_mean.sum(-1) - self.log_unit()
+
+    def derivatives(
+        self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
+        """E_q of the derivatives of log p by f, by automatic differentiation.
+
+        w is negative where log p is, on average, not concave.
+        """
+        with torch.enable_grad():
+            f = sample(q, self._points(noise)).detach().requires_grad_()
+            log_p = self.log_density(self.scaled(y, q.mean), f).sum()
+            (first,) = torch.autograd.grad(log_p, f, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), f)
+        return self._mean(first.detach()), -self._mean(second).mean(-1)
+
+    def _points(self, noise: Tensor) -> Tensor:
+        """Where f is evaluated, in deviations from its mean."""
+        return self.nodes if self.estimator == "exact" else noise
+
+    def _mean(self, values: Float[Tensor, "S B C"]) -> Float[Tensor, "B C"]:
+        """The mean over those points."""
+        exact = self.estimator == "exact"
+        return (self.log_weights.exp() * values).sum(0) if exact else values.mean(0)
+
+    # ---- predictions ----
+
+    def predict(self, q: Marginals, noise: Float[Tensor, "S #B C"]) -> Named:
+        """``mean`` and ``variance`` of the targets, noise included."""
+        (mean, var), (a, b) = self.moments(q, noise), self.units
+        return {"mean": a + b * mean, "variance": b.square() * var}
+
+    @torch.no_grad()
+    def sample_targets(
+        self, q: Marginals, num_samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "S B C"]:
+        """Draws of y, independent for each data point."""
+        size = (num_samples, *q.mean.shape)
+        noise = torch.randn(
+            size, generator=generator, dtype=q.mean.dtype, device=generator.device
+        ).to(q.mean.device)
+        a, b = self.units
+        return a + b * self.draw(sample(q, noise), generator)
+
+    def metrics(self) -> TargetMetrics:
+        """Errors, log-likelihood and coverage."""
+        return TargetMetrics(self.scale.tolist())
+
+    def add_to_(
+        self, metrics: Metrics, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+    ) -> None:
+        """Add a batch."""
+        assert isinstance(metrics, TargetMetrics)
+        prediction = self.predict(q, noise)
+        log_prob = self.log_marginal(q, y, noise)
+        metrics.update(prediction["mean"], prediction["variance"], y, log_prob)
+
+
+def log_normal(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Return log N(y; mean, var)."""
+    return -0.5 * ((y - mean).square() / var + var.log() + math.log(2 * math.pi))

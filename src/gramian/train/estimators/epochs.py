@@ -1,0 +1,248 @@
+"""What the estimators with inducing points share: training in epochs, and in portions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from gramian.nn.conv_dkm import ConvDKMConfig
+from gramian.nn.dense_dkm import DenseDKMConfig
+from gramian.nn.likelihoods import received
+from gramian.train.config import Kind, TrainConfig
+from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
+from gramian.train.estimators.base import (
+    Estimator,
+    check_choice,
+    check_count,
+    check_device,
+    draw_seed,
+)
+from gramian.train.fit import train_
+from gramian.train.natural import natural_step_
+from gramian.train.objective import objective
+from gramian.train.predict.predictor import Predictor
+from gramian.train.record.run_folder import Row
+from gramian.train.runtime.seeds import generator
+from gramian.train.step import check_finite
+from gramian.train.task import untrained
+
+Schedule = Literal["steps", "cosine", "one_cycle", "constant"]
+Precision = Literal["32-true", "64-true", "tf32"]
+Me = TypeVar("Me", bound="EpochEstimator")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes that depend on the number of training points."""
+
+    num_inducing: int | tuple[int, ...]
+    batch_size: int
+    max_epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Where a stream of portions stands: steps taken, data points seen, Adam's state."""
+
+    step: int = 0
+    num_seen: int = 0
+    optimiser: dict[str, Any] | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EpochEstimator(Estimator):
+    """An estimator that is trained in epochs.
+
+    A subclass says in ``_plan``, ``_model_config``, ``_fit_scaler`` and ``_augmentation`` what its
+    parameters mean.
+    """
+
+    kind: ClassVar[Kind]
+    natural: ClassVar[bool] = False
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
+
+    num_samples: int = 100
+    lr: float = 0.1
+    schedule: Schedule = "one_cycle"
+    precision: Precision = "64-true"
+    device: str = "cpu"
+    random_state: int | np.random.RandomState | None = None
+    warm_start: bool = False
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    verbose: bool | int = False
+
+    # ---- what a subclass says ----
+
+    @abstractmethod
+    def _plan(self, num_data: int) -> Plan:
+        """Inducing points, batch size and epochs for so many training points."""
+
+    @abstractmethod
+    def _model_config(self, train: Dataset, plan: Plan) -> ConvDKMConfig | DenseDKMConfig:
+        """The model for these data."""
+
+    @abstractmethod
+    def _fit_scaler(self, x: Tensor) -> Scaler:
+        """The scaling of the inputs, fitted."""
+
+    def _augmentation(self) -> Augmentation:
+        """Random changes of training images."""
+        return Augmentation(crop_padding=0, flip=False)
+
+    # ---- training ----
+
+    def fit(self: Me, X: Any, y: Any, sample_weight: Any = None) -> Me:
+        """Train; with ``warm_start`` from the present weights.
+
+        A row of weight 2 counts as two rows in the objective, one of weight 0 as none.
+        """
+        going_on = bool(self.warm_start) and hasattr(self, "predictor_")
+        if not going_on:
+            self.__dict__.pop("predictor_", None)
+        x = self._inputs(X, y, reset=not going_on)
+        weights = self._weights(x, y, sample_weight)
+        targets, names = self._encode(y, reset=not going_on)
+        data = Dataset(x, targets, names, weights)
+        if weights is not None:
+            data = data.subset(weights.nonzero()[:, 0])
+        self._check_parameters()
+        seed = draw_seed(self.random_state)
+        train, validation = data, None
+        if self.early_stopping:
+            draw = generator(seed, "validation split")
+            train, validation = hold_out(data, self.validation_fraction, draw)
+        plan = self._plan(len(train))
+        predictor = self.predictor_ if going_on else self._started(train, plan, seed)
+        assert isinstance(predictor.config, ConvDKMConfig | DenseDKMConfig)
+        augmentation = self._augmentation()
+        config = TrainConfig(
+            kind=self.kind,
+            validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
+            crop_padding=augmentation.crop_padding,
+            flip=augmentation.flip,
+            max_epochs=plan.max_epochs,
+            batch_size=plan.batch_size,
+            lr=float(self.lr),
+            betas=self.betas,
+            schedule=self.schedule,
+            natural=self.natural,
+            seed=seed + (self.n_iter_ if going_on else 0),
+            precision=self.precision,
+            device=self.device,
+            on_numerical_error="rollback",
+            evaluate_every=1 if self.early_stopping else plan.max_epochs,
+            patience=self.n_iter_no_change if self.early_stopping else None,
+            conditions=False,
+            model=predictor.config,
+        )
+        rows = train_(predictor, train, validation, config, verbose=bool(self.verbose))
+        self.predictor_, self._stream = predictor, Stream()
+        self.history_ = [*self.history_, *rows] if going_on else rows
+        self.n_iter_ = len(self.history_)
+        return self
+
+    def partial_fit(self: Me, X: Any, y: Any, classes: Any = None) -> Me:
+        """One pass over a portion of the data, starting from the present weights.
+
+        The first call chooses the inducing points and fits the scaling; a classifier's needs
+        ``classes``, all that will ever come. Adam's memory is kept from call to call, until the
+        next ``fit``.
+        """
+        first = not hasattr(self, "predictor_")
+        if first and classes is None and hasattr(self, "predict_proba"):
+            raise ValueError("the first call of partial_fit needs classes=, all of them")
+        x = self._inputs(X, y, reset=first)
+        targets, names = self._encode(y, reset=first, classes=classes)
+        self._check_parameters()
+        plan = self._plan(len(x))
+        if first:
+            seed = draw_seed(self.random_state)
+            self.predictor_ = self._started(Dataset(x, targets, names), plan, seed)
+            self.history_, self.n_iter_, self._stream = [], 0, Stream()
+        row = self._pass_over(x, targets, plan.batch_size)
+        self.n_iter_ += 1
+        self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
+        return self
+
+    def _pass_over(self, x: Tensor, y: Tensor, batch_size: int) -> Row:
+        """One pass over raw data; the KL is divided by the number of all points seen so far."""
+        predictor, before, augmentation = self.predictor_, self._stream, self._augmentation()
+        model, device = predictor.dkm, predictor.device
+        num_seen, step, total = before.num_seen + len(x), before.step, 0.0
+        optimiser = torch.optim.Adam(model.parameters(), float(self.lr), self.betas)
+        if before.optimiser is not None:
+            optimiser.load_state_dict(before.optimiser)
+        model.train()
+        model.output.requires_grad_(not self.natural)
+        order = torch.randperm(len(x), generator=generator(predictor.seed, "stream order", step))
+        for indices in order.split(batch_size):
+            draw = generator(predictor.seed, "stream", step)
+            inputs = predictor.scaler(augmentation(x[indices], draw), model.dtype).to(device)
+            targets = received(y[indices], device)
+            samples = model.draw_samples(1, draw).to(device)
+            if self.natural:
+                rho = max(0.1, len(indices) / num_seen) / 2
+                natural_step_(model, [(inputs, targets, None)], num_seen, rho, samples)
+            noise = {path: z.to(device) for path, z in model.draw_noise(draw).items()}
+            terms = objective(model(inputs, noise), model.likelihood, targets, samples, num_seen)
+            optimiser.zero_grad()
+            terms.loss.backward()
+            check_finite(model, terms)
+            optimiser.step()
+            total += terms.total.item() * len(indices)
+            step += 1
+        optimiser.zero_grad()
+        model.output.requires_grad_(True)
+        model.eval()
+        self._stream = Stream(step, num_seen, optimiser.state_dict())
+        return {"objective": total / len(x)}
+
+    def _started(self, train: Dataset, plan: Plan, seed: int) -> Predictor:
+        """A model with start values."""
+        dtype, scaler = self._dtype(), self._fit_scaler(train.x)
+        predictor = untrained(self._model_config(train, plan), train, scaler, seed)
+        predictor.model.to(dtype)
+        draw = generator(seed, "start")
+        x = scaler(self._augmentation()(train.x, draw), dtype)
+        predictor.trainable.initialise_(x, draw)
+        predictor.dkm.output.q_mean.detach().zero_()  # a random mean is no smooth function
+        return predictor
+
+    def _dtype(self) -> torch.dtype:
+        return torch.float64 if self.precision == "64-true" else torch.float32
+
+    def _weights(self, x: Tensor, y: Any, sample_weight: Any) -> Tensor | None:
+        """Weights of the rows, times those of their classes; None if there are neither."""
+        class_weight = getattr(self, "class_weight", None)
+        if sample_weight is None and class_weight is None:
+            return None
+        # scikit-learn looks at the number of rows only
+        rows = x.flatten(1).numpy()
+        weights = _check_sample_weight(
+            sample_weight, rows, dtype=np.float64, ensure_non_negative=True, copy=True
+        )
+        if class_weight is not None:
+            weights *= compute_sample_weight(class_weight, np.asarray(y))
+        if not weights.any():
+            raise ValueError("sample_weight: all weights are 0, there is nothing to learn from")
+        return torch.from_numpy(weights)
+
+    def _check_parameters(self) -> None:
+        """Refuse what has no meaning, by the name of the parameter."""
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("precision", self.precision, get_args(Precision))
+        check_count("num_samples", self.num_samples)
+        check_device(self.device)
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        super()._restore(facts)
+        self._stream = Stream()

@@ -1,0 +1,180 @@
+"""The public way to train, on arrays of every kind."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gramian import (
+    DKM,
+    ConvDKMConfig,
+    DenseDKM,
+    DenseDKMConfig,
+    FullRankConfig,
+    NetworkConfig,
+    Predictor,
+    fit,
+)
+from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.data import DataError, Dataset
+from gramian.train.fit import as_dataset
+from gramian.train.task import fit_model_config, load_task, untrained
+from tests.samples import generator
+
+X = torch.randn(24, 2, generator=generator(0)).double()
+LABELS = (X[:, 0] > 0).long()
+REAL = 1000 + 50 * X[:, :1]
+COUNTS = torch.poisson((1 + X).exp(), generator=generator(1)).long()
+IMAGES = torch.randint(256, (12, 4, 5), generator=generator(2)).byte()
+DENSE = DenseDKMConfig(num_inducing=6, num_samples=8)
+CONV = ConvDKMConfig(
+    num_inducing=(4,), strides=(2,), blocks_per_stage=1, num_samples=8, whitening=False
+)
+NETWORK = NetworkConfig(widths=(4,), strides=(2,), blocks_per_stage=1)
+SHORT = {"max_epochs": 2, "batch_size": 8, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("y", "likelihood", "names"),
+    [
+        (LABELS, "categorical", ("0", "1")),
+        (np.array(["b", "a"] * 12), "categorical", ("a", "b")),
+        (REAL, "gaussian", ()),
+        (REAL[:, 0].tolist(), "gaussian", ()),
+        (COUNTS, "poisson", ()),
+    ],
+)
+def test_the_data_choose_the_likelihood(y, likelihood, names):
+    predictor = fit(DENSE, X, y, **SHORT)
+    assert (predictor.config.likelihood, predictor.class_names) == (likelihood, names)
+    assert all(value.isfinite().all() for value in predictor.predictions(X).values())
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
+def test_predictions_are_in_the_units_of_the_targets(likelihood):
+    y = COUNTS[:, :1] if likelihood == "poisson" else REAL
+    config = DenseDKMConfig(
+        num_inducing=24, likelihood=likelihood, divergence="exact", output_start="kernel", nu=10.0
+    )
+    predictor = fit(
+        config, X, y, natural=True, max_epochs=40, lr=0.05, precision="64-true", device="cpu"
+    )
+    found = predictor.predictions(X)
+    assert np.corrcoef(found["mean"][:, 0], y[:, 0])[0, 1] > (
+        0.7 if likelihood == "poisson" else 0.97
+    )
+    assert (found["variance"] > 0).all()
+
+
+@pytest.mark.parametrize("config", [CONV, NETWORK])
+@pytest.mark.parametrize(
+    "images", [IMAGES, IMAGES[:, None] / 255, IMAGES[..., None].expand(-1, -1, -1, 3)]
+)
+def test_images_of_all_kinds(config, images):
+    labels = np.arange(12) % 3
+    predictor = fit(config, images, labels, **SHORT)
+    raw = as_dataset(images, labels).x
+    assert predictor.predictions(raw)["probabilities"].shape == (12, 3)
+
+
+def test_integers_are_what_an_explicit_likelihood_says():
+    assert as_dataset(X, LABELS).targets == "classes"
+    assert as_dataset(X, LABELS, "counts").targets == "counts"
+    assert as_dataset(X.int(), LABELS, "real").x.dtype == torch.float64
+
+
+def test_a_model_and_a_predictor_go_on_from_their_weights():
+    model = DenseDKM.from_config(replace(DENSE, num_features=2))
+    first = fit(model, X, LABELS, **SHORT)
+    assert first.model is model
+    before = model.output.q_mean.detach().clone()
+    second = fit(first, X, LABELS, **SHORT)
+    assert second.scaler == first.scaler
+    assert second.model is model
+    assert 0 < (model.output.q_mean - before).abs().max() < 1
+    with pytest.raises(ConfigError, match="the model knows the classes"):
+        fit(first, X, LABELS + 1, **SHORT)
+
+
+def test_a_model_made_of_parts():
+    built = DenseDKM.from_config(replace(DENSE, num_features=2))
+    parts = {name: getattr(built, name) for name in ("data_shape", "inputs", "kernel", "norm")}
+    model = DKM(
+        **parts,
+        whitening=None,
+        layers={},
+        pooling=None,
+        output=built.output,
+        likelihood=built.likelihood,
+    )
+    predictor = fit(model, X, LABELS, **SHORT)
+    assert predictor.config is None
+    assert predictor.predictions(X)["probabilities"].shape == (24, 2)
+
+
+def test_full_rank_settings_start_a_search():
+    predictor = fit(FullRankConfig(), X, REAL, max_iter=20)
+    assert isinstance(predictor, Predictor)
+    error = predictor.predictions(X)["mean"] - REAL
+    assert error.square().mean().sqrt() < 10
+    with pytest.raises(ConfigError, match=r"does not suit classes: choose .* categorical"):
+        fit(FullRankConfig(), X, LABELS)
+    with pytest.raises(ConfigError, match="no sample_weight"):
+        fit(FullRankConfig(), X, REAL, sample_weight=np.ones(24))
+
+
+def test_a_folder_records_the_run(tmp_path):
+    fit(DENSE, X, LABELS, folder=tmp_path / "run", **SHORT)
+    loaded = Predictor.from_pretrained(tmp_path / "run" / "model")
+    assert loaded.class_names == ("0", "1")
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_settings_are_those_of_a_run_and_a_wrong_one_is_named():
+    with pytest.raises(TypeError, match="max_epoch"):
+        fit(DENSE, X, LABELS, max_epoch=3)
+    with pytest.raises(ConfigError, match="batch_size must be positive, got 0"):
+        fit(DENSE, X, LABELS, batch_size=0)
+    predictor = fit(DENSE, X, LABELS, validation_fraction=0.25, patience=1, **SHORT)
+    assert predictor.predictions(X)["probabilities"].isfinite().all()
+
+
+def test_data_that_do_not_fit_the_settings():
+    with pytest.raises(ConfigError, match="poisson is for counts, but the data have classes"):
+        fit_model_config(replace(DENSE, likelihood="poisson"), as_dataset(X, LABELS))
+    with pytest.raises(ConfigError, match="categorical is for classes, but the data have real"):
+        fit(replace(DENSE, likelihood="categorical"), X, REAL)
+    with pytest.raises(DataError, match="poisson cannot have these: counts must be whole"):
+        fit(replace(DENSE, likelihood="poisson"), X, REAL + 0.5)
+    with pytest.raises(DataError, match=r"2×1 pixels are too small, .* 3×3 or more: enlarge"):
+        fit(CONV, IMAGES[:, :1, :2], np.arange(12) % 2)
+    with pytest.raises(DataError, match=r"takes data of shape \(3,\), got \(2,\)"):
+        fit(DenseDKM.from_config(replace(DENSE, num_features=3)), X, LABELS)
+
+
+def test_fewer_rows_than_inducing_points_use_as_many_and_it_is_said(caplog):
+    data = Dataset(X[:5], REAL[:5])
+    with caplog.at_level("INFO", logger="gramian"):
+        config = fit_model_config(DENSE, data)
+    assert config.num_inducing == 5
+    assert "5 inducing points, as many as there are training rows" in caplog.text
+
+
+def test_constant_targets_can_be_trained_on():
+    predictor = fit(DENSE, X, torch.full((24, 1), 7.0), **SHORT)
+    assert predictor.model.likelihood.shift.item() == 7
+    assert predictor.predictions(X)["mean"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("y", "likelihood"),
+    [(REAL.numpy(), "gaussian"), (COUNTS.numpy(), "poisson"), (LABELS.numpy(), "categorical")],
+)
+def test_an_npz_chooses_the_likelihood(tmp_path, y, likelihood):
+    np.savez(tmp_path / "own.npz", x=X.numpy(), y=y)
+    config = TrainConfig(kind="dense", data=str(tmp_path / "own.npz"), model=DENSE)
+    task = load_task(config)
+    predictor = untrained(config.model, task.train, task.scaler)
+    assert predictor.config.likelihood == likelihood
+    assert predictor.config.num_outputs == task.train.num_outputs

@@ -1,0 +1,127 @@
+"""A predictor's files, and what is refused when they are read."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gramian import ConvDKMConfig, DenseDKMConfig, FullRankConfig, NumericalError, Predictor, fit
+from gramian.train.predict.predictor import CONFIG, WEIGHTS, PretrainedError
+from tests.samples import generator
+
+ROWS = torch.randn(12, 3, generator=generator(0)).double().numpy()
+LABELS = np.arange(12) % 2
+SMALL = DenseDKMConfig(num_inducing=4, num_samples=5)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    fit(SMALL, ROWS, LABELS, max_epochs=1, device="cpu").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def change(folder, **changes) -> None:
+    path = folder / CONFIG
+    values = json.loads(path.read_text())
+    for name, value in changes.items():
+        place = values["model"] if name in values["model"] else values
+        if value is None:
+            del place[name]
+        else:
+            place[name] = value
+    path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_names": ["a"]}, "class_names must be 2 different names for this model, got 1"),
+        ({"class_names": ["a", "a"]}, "class_names must be 2 different names"),
+        ({"class_names": "ab"}, "class_names must be a list of strings, got 'ab'"),
+        ({"class_names": None}, "config.json has no field 'class_names'"),
+        ({"seed": "0"}, "seed must be an integer, got '0'"),
+        ({"num_samples": 0}, "num_samples must be 1 or more, got 0"),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
+        ({"dtype": "nn"}, "dtype must be one of float32, float64, got 'nn'"),
+        ({"likelihood": "gaussian"}, r"likelihood.shift.*likelihood.scale"),
+        ({"num_outputs": 3}, r"output.q_mean"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused_by_its_field(saved, changes, message):
+    change(saved, **changes)
+    with pytest.raises(PretrainedError, match=message):
+        Predictor.from_pretrained(saved)
+
+
+def test_all_that_is_wrong_with_the_weights_is_said(saved):
+    weights = load_file(saved / WEIGHTS)
+    weights["strange"] = weights.pop("output.q_mean")
+    save_file(weights, saved / WEIGHTS)
+    with pytest.raises(PretrainedError, match=r"Missing.*output.q_mean.*Unexpected.*strange"):
+        Predictor.from_pretrained(saved)
+
+
+def test_weights_that_are_not_numbers_are_refused(saved):
+    weights = load_file(saved / WEIGHTS)
+    weights["output.q_mean"][0] = torch.nan
+    save_file(weights, saved / WEIGHTS)
+    with pytest.raises(PretrainedError, match=r"weights output.q_mean contain NaN or infinity"):
+        Predictor.from_pretrained(saved)
+
+
+def test_a_prediction_that_is_not_a_number_is_an_error(saved):
+    predictor = Predictor.from_pretrained(saved)
+    predictor.dkm.output.q_mean.data[0] = torch.nan
+    with pytest.raises(NumericalError, match="the prediction is NaN or infinite"):
+        predictor.predictions(ROWS)
+
+
+def test_predictions_need_one_pass_and_agree_with_the_single_ones(saved, monkeypatch):
+    predictor = Predictor.from_pretrained(saved)
+    frozen = []
+    freeze = type(predictor.dkm).freeze
+    monkeypatch.setattr(type(predictor.dkm), "freeze", lambda m: frozen.append(1) or freeze(m))
+    found = predictor.predictions(ROWS, batch_size=5)
+    assert len(frozen) == 1
+    assert list(found) == ["probabilities", "latent_mean", "latent_variance"]
+    x = torch.tensor(ROWS)
+    assert torch.equal(found["probabilities"], predictor.probabilities(x, 5))
+    assert torch.equal(found["latent_mean"], predictor.latent(x, 5).mean)
+
+
+@pytest.mark.parametrize(
+    ("config", "y"),
+    [
+        (SMALL, LABELS),
+        (DenseDKMConfig(num_inducing=4, likelihood="student_t"), ROWS[:, :2] + 2000),
+        (DenseDKMConfig(num_inducing=4, likelihood="poisson"), LABELS),
+        (FullRankConfig(), ROWS[:, 0]),
+        (FullRankConfig(likelihood="categorical", num_samples=5), LABELS),
+    ],
+)
+def test_saved_and_loaded_predictions_are_bit_equal(tmp_path, config, y):
+    steps = {"max_iter": 2} if isinstance(config, FullRankConfig) else {"max_epochs": 1}
+    predictor = fit(config, ROWS, y, **steps, device="cpu")
+    predictor.save_pretrained(tmp_path)
+    loaded = Predictor.from_pretrained(tmp_path)
+    assert loaded.config == predictor.config
+    for name, value in predictor.predictions(ROWS).items():
+        assert torch.equal(loaded.predictions(ROWS)[name], value)
+
+
+def test_a_model_made_of_parts_cannot_be_saved(saved, tmp_path):
+    whole = Predictor.from_pretrained(saved)
+    parts = Predictor(whole.model, None, whole.scaler, whole.class_names)
+    with pytest.raises(PretrainedError, match=r"keep model.state_dict"):
+        parts.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_conv_configs_have_regressions_too():
+    images = torch.rand(10, 1, 6, 6, generator=generator(1))
+    config = ConvDKMConfig(num_inducing=(6,), strides=(2,), blocks_per_stage=1, whitening=False)
+    found = fit(config, images, images.mean((1, 2, 3)), max_epochs=1, device="cpu")
+    assert found.config.likelihood == "gaussian"
+    assert found.predictions(images)["mean"].shape == (10, 1)
