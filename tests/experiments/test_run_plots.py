@@ -5,7 +5,7 @@ import torch
 
 from gramian import DenseDKMConfig, Predictor
 from gramian.experiments.plots import run_plots
-from gramian.experiments.plots.run_plots import Evaluation, predictions_of, save_run_plots
+from gramian.experiments.plots.run_plots import save_run_plots
 from gramian.train.config import build_model
 from gramian.train.data import Dataset
 from gramian.train.data.scaling import RowScaler
@@ -35,9 +35,8 @@ def regression():
 
 
 def test_a_classifier_of_images_has_all_plots(classifier, tmp_path, monkeypatch):
-    known = Evaluation(evaluate(*classifier), predictions_of(*classifier))
-    for name in ("evaluate", "predictions_of"):
-        monkeypatch.setattr(run_plots, name, lambda *_: pytest.fail("evaluated again"))
+    known = evaluate(*classifier)
+    monkeypatch.setattr(run_plots, "evaluate", lambda *_: pytest.fail("evaluated again"))
     paths = save_run_plots(*classifier, ROWS, tmp_path, known)
     assert [path.stem for path in paths] == [
         "learning_curves", "kl_terms", "condition_numbers", "inducing_patches", "reliability",
@@ -54,16 +53,6 @@ def test_a_regression_shows_predicted_against_true(regression):
     first = names["predictions"].axes[0]
     inside = 100 * ((mean - data.y)[:, 0].abs() <= 2 * var[:, 0].sqrt()).double().mean()
     assert f"{inside:.1f} % within" in first.get_title()
-
-
-def test_what_is_not_known_is_computed(classifier, regression):
-    for predictor, data in (classifier, regression):
-        metrics = evaluate(predictor, data)
-        some, all_ = (
-            [name for name, _ in run_plots.run_plots(predictor, data, [], evaluation)]
-            for evaluation in (Evaluation(metrics), None)
-        )
-        assert some == all_
 
 
 def test_without_a_test_set_there_are_the_curves(classifier):
