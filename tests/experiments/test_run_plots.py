@@ -55,16 +55,6 @@ def test_a_regression_shows_predicted_against_true(regression):
     assert f"{inside:.1f} % within" in first.get_title()
 
 
-def test_what_is_not_known_is_computed(classifier, regression):
-    for predictor, data in (classifier, regression):
-        metrics = evaluate(predictor, data)
-        some, all_ = (
-            [name for name, _ in run_plots.run_plots(predictor, data, [], evaluation)]
-            for evaluation in (metrics, None)
-        )
-        assert some == all_
-
-
 def test_without_a_test_set_there_are_the_curves(classifier):
     names = [name for name, _ in run_plots.run_plots(classifier[0], None, ROWS[:0])]
     assert names == ["inducing_patches"]

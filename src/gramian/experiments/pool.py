@@ -51,8 +51,9 @@ def run_jobs(jobs: Mapping[str, Callable[[], Answer]], processes: int) -> Iterat
             yield job()
         return
     waiting, failures = list(jobs.items()), dict[str, Failure]()
-    threads = max(1, (os.cpu_count() or 1) // processes)
-    workers = [_Worker(threads) for _ in range(min(processes, len(jobs)))]
+    count = min(processes, len(jobs))
+    threads = max(1, (os.cpu_count() or 1) // max(1, count))
+    workers = [_Worker(threads) for _ in range(count)]
     try:
         with StopSignals() as stop:
             for worker in workers:

@@ -52,7 +52,6 @@ class TrainConfig:
         betas: decay of the two running means of adam and adamw.
         momentum: share of the last step that sgd repeats.
         weight_decay: pull of the weights to 0, for adamw (decoupled) and sgd.
-        natural: natural gradients for the output's q, in dense models with the exact divergence.
         schedule: steps (lr × 0.1 at each milestone), cosine (to 0), one_cycle (linear warm-up over
             the first 30 %, then cosine), or constant.
         milestones: where steps drops, as shares of max_epochs.
@@ -93,7 +92,6 @@ class TrainConfig:
     betas: tuple[float, float] = (0.8, 0.9)
     momentum: float = 0.9
     weight_decay: float = 0.0
-    natural: bool = False
     schedule: Literal["steps", "cosine", "one_cycle", "constant"] = "steps"
     milestones: tuple[float, ...] = (2 / 3, 11 / 12)
     natural: bool = False
@@ -154,14 +152,6 @@ class TrainConfig:
             raise ConfigError("patience needs a validation set: set validation_fraction")
         if self.weight_decay and self.optimiser == "adam":
             raise ConfigError("weight_decay is for adamw and sgd, the optimiser is adam")
-        if self.natural and not (
-            isinstance(self.model, DenseDKMConfig)
-            and self.model.divergence == "exact"
-            and not self.model.tempered
-        ):
-            raise ConfigError(
-                "natural is for kind dense with divergence exact and without tempered"
-            )
         if not isinstance(self.model, MODEL_CONFIGS[self.kind]):
             raise ConfigError(f"kind {self.kind} needs a {MODEL_CONFIGS[self.kind].__name__}")
         model = self.model
