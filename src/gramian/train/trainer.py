@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -371,6 +372,11 @@ class Trainer:
         """What the run's files share: its name and the digest of its data."""
         return {"run": self.run, "data": self.data_digest}
 
+    def facts(self) -> dict[str, Any]:
+        """What the run's numbers depend on besides its settings, for env.json."""
+        where = (self.config.seed, self.engine.device, self.engine.dtype)
+        return self.origin() | environment(*where)
+
     def state(self) -> State:
         """All that the rest of the run depends on. Noise is a function of seed and step."""
         return {
@@ -412,12 +418,10 @@ class Trainer:
         if self.in_folder or self.resumed:
             self.folder.checkpoints.save(self.step, state)
         if not self.in_folder:
-            facts = environment(self.config.seed, self.engine.device, self.engine.dtype)
-            about = (self.config, self.origin() | facts)
             if self.resumed:
-                self.folder.resume(*about)
+                self.folder.resume(self.config, self.facts())
             else:
-                self.folder.begin(*about, self.step, state)
+                self.folder.begin(self.config, self.facts(), self.step, state)
         self.in_folder = True
         if self.rows:
             self.folder.write_metrics(self.rows)

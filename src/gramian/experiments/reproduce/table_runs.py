@@ -44,8 +44,9 @@ def run_one(planned: PlannedRun, quiet: bool) -> str:
     folder = planned.folder
     if not quiet:
         log.info("%s", planned.name)
+    trainer = prepare(planned.config, folder, quiet)
     try:
-        run_to_end(prepare(planned.config, folder, quiet), folder)
+        run_to_end(trainer, folder)
         line = f"{planned.name}: done"
     except TrainingFailed as failed:
         line = f"{planned.name} stopped: {failed}"
@@ -56,6 +57,7 @@ def run_one(planned: PlannedRun, quiet: bool) -> str:
             "layer": failed.layer,
             "reason": failed.reason,
         }
+        folder.describe(planned.config, trainer.facts())  # not there yet in the first epoch
         write_json_atomically(folder.path / "failure.json", facts)
     shutil.rmtree(folder.checkpoints.folder, ignore_errors=True)  # no use any more, and large
     return line
