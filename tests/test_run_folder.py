@@ -139,6 +139,7 @@ def test_killed_at_any_moment_of_the_change_the_folder_holds_one_run(tmp_path, m
             run = json.loads((folder.path / "env.json").read_text())["run"]
             newest = folder.checkpoints.newest()
         assert newest == {"step": {"old": 9, "new": 1}[run]}
+        assert not {".new", ".ready"} & {path.name for path in folder.path.iterdir()}
         assert (folder.path / "result.json").exists() == (run == "old")
         assert (folder.path / "metrics.jsonl").exists() == (run == "old")
         assert (folder.path / "config.yaml").read_text().startswith(f"# run {run}\n")

@@ -98,11 +98,10 @@ class RunFolder:
 
         Killed at any moment, this leaves the old run or, once the folder is locked again, the new.
         """
-        new, ready = RunFolder(self.path / ".new"), self.path / ".ready"
-        shutil.rmtree(new.path, ignore_errors=True)
+        new = RunFolder(self.path / ".new")
         new.checkpoints.save(step, state)
         new.describe(config, environment)
-        os.replace(new.path, ready)
+        os.replace(new.path, self.path / ".ready")
         self._settle()
 
     def resume(self, config: TrainConfig, environment: Mapping[str, Any]) -> None:
@@ -163,7 +162,8 @@ class RunFolder:
         write_text_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")
 
     def _settle(self) -> None:
-        """Finish what ``begin`` has begun."""
+        """Finish what ``begin`` has begun, or drop it if the new run was not complete yet."""
+        shutil.rmtree(self.path / ".new", ignore_errors=True)
         ready = self.path / ".ready"
         if ready.is_dir():
             self._remove(ENDS + LOGS)
