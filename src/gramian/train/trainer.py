@@ -315,8 +315,12 @@ class Trainer:
             )
         if self.config.on_numerical_error == "rollback":
             self.last_saved = copy.deepcopy(self.state())
-        if not self.quiet:  # all processes try, one says it
-            self._say(expectation(self.task, self.config, self.model, self.trial_seconds()))
+        if not self.quiet or self.engine.world_size > 1:
+            # All processes try. After the first pass they add gradients in their final order: more
+            # than two numbers have another sum in another order, and a resumed run must not.
+            seconds = self.trial_seconds()
+        if not self.quiet:
+            self._say(expectation(self.task, self.config, self.model, seconds))
 
     def check(self, saved: State) -> None:
         """Refuse a checkpoint that these settings and data cannot go on from."""
