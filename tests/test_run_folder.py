@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -295,7 +296,7 @@ def test_our_own_results_are_still_runs_of_their_settings():
 
 
 def test_a_second_writer_is_refused_and_told_who_is_first(tmp_path):
-    folder = RunFolder(tmp_path)
+    folder = pickle.loads(pickle.dumps(RunFolder(tmp_path)))  # a job of another process
     with folder.locked(), folder.locked():
         with pytest.raises(FolderInUse, match=f"{tmp_path} is in use by process {os.getpid()}"):
             RunFolder(tmp_path).locked().__enter__()

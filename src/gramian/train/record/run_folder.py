@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ class RunFolder:
         self.checkpoints = CheckpointFolder(self.path / "checkpoints")
         self.model = self.path / "model"
         self.plots = self.path / "plots"
-        self._lock = FileLock(self.path / ".lock", timeout=0)
+
+    @cached_property
+    def _lock(self) -> FileLock:  # made when it is needed: a folder with one cannot be pickled
+        return FileLock(self.path / ".lock", timeout=0)
 
     def __reduce__(self) -> tuple[type[RunFolder], tuple[Path]]:
         """For other processes: the lock stays with the process that holds it."""
