@@ -27,11 +27,11 @@ def classifier():
 def regression():
     x = torch.randn(20, 3, generator=generator())
     config = DenseDKMConfig(num_features=3, num_outputs=2, num_inducing=5, likelihood="gaussian")
+    y = torch.randn(20, 2, generator=generator(1)) * 5 + 10
     model = build_model(config)
     model.initialise_(x, generator())
-    scale = ((0.0, 10.0), (1.0, 5.0))
-    predictor = Predictor(model.eval(), config, RowScaler.fit(x), (), scale)
-    return predictor, Dataset(x, torch.randn(20, 2, generator=generator(1)) * 5 + 10)
+    model.likelihood.fit_targets_(y)
+    return Predictor(model.eval(), config, RowScaler.fit(x)), Dataset(x, y)
 
 
 def test_a_classifier_of_images_has_all_plots(classifier, tmp_path, monkeypatch):
