@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gramian import DKMLayer, GramBlocks, Layer
-from gramian.nn.config import DKMConfig
 from gramian.nn.contract import ByPath
+from gramian.nn.dkm_config import DKMConfig
 from gramian.nn.layers import LayerState, above, below
 
 

@@ -22,7 +22,7 @@ from gramian.experiments.reproduce.plan import Changes, Plan
 from gramian.experiments.reproduce.registry import TABLES, Table, changed
 from gramian.experiments.reproduce.table_runs import run_plan
 from gramian.gram.errors import NegativeVarianceError
-from gramian.train.data.downloads.registry import REGISTRY
+from gramian.train.data.downloads.releases import REGISTRY
 from gramian.train.runtime.signals import Stopped
 from gramian.train.trainer import Trainer, TrainingFailed
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gramian.nn.checks import check_not_negative, check_positive
-from gramian.nn.config import DKMConfig
+from gramian.nn.dkm_config import DKMConfig
 from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import build_likelihood
 from gramian.nn.model import DKM

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gramian.nn.checks import check_not_negative, check_positive
-from gramian.nn.config import DKMConfig
+from gramian.nn.dkm_config import DKMConfig
 from gramian.nn.layers import Layer
 from gramian.nn.likelihoods import build_likelihood
 from gramian.nn.model import DKM

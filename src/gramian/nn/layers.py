@@ -28,7 +28,7 @@ from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
 
 if TYPE_CHECKING:
-    from gramian.nn.config import DKMConfig
+    from gramian.nn.dkm_config import DKMConfig
 
 Space = tuple[int, ...]
 State = TypeVar("State")

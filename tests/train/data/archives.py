@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from gramian.train.data.downloads.formats import CifarFormat, IdxFormat
-from gramian.train.data.downloads.registry import Entry
+from gramian.train.data.downloads.releases import Entry
 from gramian.train.data.downloads.sources import Web, WebFile
 from gramian.train.data.downloads.store import Arrays
 

@@ -18,7 +18,7 @@ from gramian.train.data import (
     verify,
 )
 from gramian.train.data.downloads import sources, store
-from gramian.train.data.downloads.registry import REGISTRY
+from gramian.train.data.downloads.releases import REGISTRY
 from tests.train.data import archives
 
 GREY = archives.arrays()

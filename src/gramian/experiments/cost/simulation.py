@@ -9,7 +9,7 @@ from gramian.experiments.cost.device import REASONS, Rates, Seconds
 from gramian.experiments.cost.step_cost import StepCost, dkm_step, network_step
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.data.downloads.registry import REGISTRY
+from gramian.train.data.downloads.releases import REGISTRY
 from gramian.train.presets import preset_config
 
 SCALES = {"paper": "paper_cifar10", "small": "small_cifar10"}

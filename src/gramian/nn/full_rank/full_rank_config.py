@@ -14,7 +14,7 @@ from gramian.gram.divergence import Divergence
 from gramian.gram.full_blocks import PairConvolution
 from gramian.gram.skr import SKR
 from gramian.nn.checks import check_features, check_labels
-from gramian.nn.config import KernelConfig
+from gramian.nn.dkm_config import KernelConfig
 from gramian.nn.likelihoods import Categorical, Estimator, Gaussian, Likelihood
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import Lengthscales

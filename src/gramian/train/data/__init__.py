@@ -1,10 +1,10 @@
 """Data as tensors: embedded, fetched or one's own; splits, augmentation and scaling."""
 
 from gramian.train.data.augment import Augmentation, random_crop, random_flip
+from gramian.train.data.data_errors import DataError, DataIntegrityError, DataMissingError
 from gramian.train.data.dataset import Dataset, Splits, hold_out
 from gramian.train.data.downloads.fetch import fetch, verify
 from gramian.train.data.embedded import digits, sine
-from gramian.train.data.errors import DataError, DataIntegrityError, DataMissingError
 from gramian.train.data.images import read_images
 from gramian.train.data.load import DatasetInfo, available, load
 from gramian.train.data.own_npz import read_inputs

@@ -9,7 +9,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gramian.train.data.errors import DataError
+from gramian.train.data.data_errors import DataError
 
 
 def random_crop(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gramian.nn.likelihoods import Targets
-from gramian.train.data.errors import DataError
+from gramian.train.data.data_errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from gramian.train.data.data_errors import DataError, DataMissingError
 from gramian.train.data.downloads.store import Bytes
-from gramian.train.data.errors import DataError, DataMissingError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY = ("L", "1", "LA")

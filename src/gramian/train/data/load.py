@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from gramian.train.data.data_errors import DataError, DataMissingError
 from gramian.train.data.dataset import Dataset, Splits
 from gramian.train.data.downloads.fetch import stored_arrays, stored_path
-from gramian.train.data.downloads.registry import REGISTRY, find, unknown
+from gramian.train.data.downloads.releases import REGISTRY, find, unknown
 from gramian.train.data.downloads.store import Bytes
 from gramian.train.data.embedded import EMBEDDED
-from gramian.train.data.errors import DataError, DataMissingError
 from gramian.train.data.own_folder import read_folder
 from gramian.train.data.own_npz import read_npz
 

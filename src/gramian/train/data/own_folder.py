@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from gramian.train.data.class_names import in_order
+from gramian.train.data.data_errors import DataError
 from gramian.train.data.dataset import Dataset, Splits, split_off_test
-from gramian.train.data.errors import DataError
 from gramian.train.data.images import SUFFIXES, read_images
 
 SYSTEM_FILES = ("thumbs.db", "desktop.ini")  # hidden, where they come from

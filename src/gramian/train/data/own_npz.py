@@ -13,8 +13,8 @@ import psutil
 import torch
 from torch import Tensor
 
+from gramian.train.data.data_errors import DataError, DataMissingError
 from gramian.train.data.dataset import Dataset, Splits, check_points, split_off_test
-from gramian.train.data.errors import DataError, DataMissingError
 from gramian.train.data.targets import Array, as_targets, class_names
 
 HALVES = ("x_train", "y_train", "x_test", "y_test")

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from gramian.train.data.errors import DataError
+from gramian.train.data.data_errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gramian.train.data.class_names import in_order
-from gramian.train.data.errors import DataError
+from gramian.train.data.data_errors import DataError
 
 Array = npt.NDArray[Any]
 log = logging.getLogger("gramian")

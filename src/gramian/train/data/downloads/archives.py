@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from gramian.train.data.errors import DataIntegrityError
+from gramian.train.data.data_errors import DataIntegrityError
 
 MAX_UNPACKED = 2**31  # bytes that one archive may claim to hold; the largest real one has 185 MB
 CORRUPT = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)

@@ -7,12 +7,12 @@ import logging
 import tempfile
 from pathlib import Path
 
+from gramian.train.data.data_errors import DataError, DataIntegrityError, DataMissingError
 from gramian.train.data.downloads import store
-from gramian.train.data.downloads.registry import Entry, find
+from gramian.train.data.downloads.releases import Entry, find
 from gramian.train.data.downloads.sources import Desk, SourceUnavailableError
 from gramian.train.data.downloads.store import Arrays
 from gramian.train.data.embedded import EMBEDDED
-from gramian.train.data.errors import DataError, DataIntegrityError, DataMissingError
 
 log = logging.getLogger("gramian")
 

@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from PIL import Image
 
+from gramian.train.data.data_errors import DataIntegrityError
 from gramian.train.data.downloads.store import Arrays, Bytes
-from gramian.train.data.errors import DataIntegrityError
 
 Blobs = Mapping[str, bytes]  # file name -> contents, decompressed
 

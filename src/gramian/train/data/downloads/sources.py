@@ -16,9 +16,9 @@ from typing import Protocol, runtime_checkable
 import pooch  # type: ignore[import-untyped]
 import requests
 
+from gramian.train.data.data_errors import DataIntegrityError
 from gramian.train.data.downloads.archives import gunzip, read_tar
 from gramian.train.data.downloads.formats import Blobs
-from gramian.train.data.errors import DataIntegrityError
 
 log = logging.getLogger("gramian")
 

