@@ -206,7 +206,7 @@ def test_a_custom_likelihood_is_found_by_its_path_once_imported():
     for name, message in {
         "laplace": "unknown likelihood 'laplace'; known are categorical, gaussian, poisson",
         "nowhere.Laplace": r"import it first \(the program: --import nowhere\)",
-        "math.pi": "math.pi is not a likelihood: it must be a subclass of Likelihood",
+        "math.pi": "math.pi is no likelihood: it must be a subclass of Likelihood",
     }.items():
         with pytest.raises(ValueError, match=message):
             check_likelihood(LikelihoodConfig(likelihood=name))
