@@ -15,8 +15,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gramian import Marginals
-from gramian.nn.likelihoods import Estimator, PerTarget
+from gramian import Marginals, PerTarget
+from gramian.nn.likelihoods import Estimator
 
 
 class Laplace(PerTarget):

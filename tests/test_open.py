@@ -8,10 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from gramian import SKR, ConvDKM, ConvDKMConfig, DenseDKM, DenseDKMConfig, objective
+from gramian import (
+    SKR,
+    ConvDKM,
+    ConvDKMConfig,
+    Dataset,
+    DenseDKM,
+    DenseDKMConfig,
+    Predictor,
+    fit,
+    objective,
+)
 from gramian.nn.named import find
 from gramian.nn.steps.kernels import KERNELS, Kernel
 from gramian.train.cost.step_memory import layer_memories
+from gramian.train.data import load
+from gramian.train.predict.evaluate import evaluate, figures
+from gramian.train.predict.export import export
+from gramian.train.predict.predictor import PretrainedError
 from tests.samples import generator, random_
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -24,6 +38,8 @@ CONV = ConvDKMConfig(
     num_samples=8,
     output_start="kernel",
 )
+
+DENSE = DenseDKMConfig(num_inducing=8, divergence="exact", output_start="kernel", nu=10.0)
 
 
 @pytest.fixture
@@ -113,6 +129,33 @@ def test_a_layer_may_be_computed_again_in_the_backward_pass(example):
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_custom_likelihood(example, tmp_path):
+    example("custom_likelihood")
+    name = "custom_likelihood.Laplace"
+    x, y = rows(), 2000 + 5 * rows()[:, :1]
+    y[::10] += 500
+    config = replace(DENSE, likelihood=name)
+    predictor = fit(config, x, y, natural=True, max_epochs=5, precision="64-true", device="cpu")
+    found = predictor.predictions(x)
+    assert (found["mean"] - 2000).abs().median() < 20
+    assert set(figures(evaluate(predictor, Dataset(x, y)))) >= {"rmse", "log_likelihood"}
+    export(predictor, tmp_path / "model.pt2", "pt2")
+    predictor.save_pretrained(tmp_path)
+    loaded = Predictor.from_pretrained(tmp_path)
+    assert torch.equal(loaded.predictions(x)["mean"], found["mean"])
+    del sys.modules["custom_likelihood"]
+    with pytest.raises(PretrainedError, match=r"import it first .*--import custom_likelihood"):
+        Predictor.from_pretrained(tmp_path)
+
+
+def test_custom_data(example):
+    example("custom_data")
+    splits = load("custom_data.spirals")
+    assert (len(splits.train), len(splits.test), splits.train.targets) == (200, 100, "classes")
+    predictor = fit(DENSE, splits.train.x, splits.train.y, max_epochs=1, device="cpu")
+    assert predictor.predictions(splits.test.x)["probabilities"].shape == (100, 2)
 
 
 @pytest.mark.parametrize(

@@ -432,8 +432,7 @@ def test_natural_gradient_finds_the_optimum(likelihood):
     terms.total.backward()
     slope = model.output.q_mean.grad.abs().max(), model.output.q_cov.raw_factor.grad.abs().max()
     # Stein's identity holds for the expectation, and up to the sampling error for its estimate.
-    tolerance = {"categorical": 2e-3, "student_t": 1e-5}.get(likelihood, 1e-6)
-    assert max(slope) < tolerance
+    assert max(slope) < (2e-3 if likelihood == "categorical" else 1e-6)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
