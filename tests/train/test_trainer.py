@@ -12,7 +12,7 @@ from gramian.train.record.checkpoint import CheckpointError
 from gramian.train.record.run_folder import RunFolder
 from gramian.train.run import run_to_end
 from gramian.train.runtime.signals import Stopped, StopSignals
-from gramian.train.step import Place, batch_indices
+from gramian.train.step import Place, batch_indices, check_finite
 from gramian.train.trainer import TrainingFailed
 from tests.train.tiny import MODEL, assert_same_weights, config, trainer, weights
 
@@ -420,3 +420,22 @@ def test_predictions_follow_every_step():
     before = run.predictor.latent(x).mean
     run.train_step()
     assert not torch.equal(run.predictor.latent(x).mean, before)
+
+
+def test_a_step_looks_at_the_device_twice(monkeypatch):
+    """Once whether all is finite and once at what is logged, however many layers there are."""
+    run = trainer()
+    run.start(resume=False)
+    result = run.objective()
+    run.engine.backward(result.terms.loss)
+    looks = []
+    for name in ("tolist", "item", "__bool__", "__int__", "__float__"):
+        real = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, real=real: (looks.append(1), real(self))[1]
+        )
+    check_finite(run.model, result.terms)
+    numbers = result.numbers()
+    assert len(looks) == 2
+    assert numbers["count"] == 16
+    assert set(numbers) > {"objective", "kl/stem.gram", "kl/output", "clamped"}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gramian.gram.errors import NonFiniteError
-from gramian.nn.contract import DKMResult, Trainable
+from gramian.nn.contract import Trainable
 from gramian.nn.likelihoods import received
 from gramian.nn.model import DKM
-from gramian.nn.steps.gram_layer import GramLayer
 from gramian.train.objective import Terms, objective
 from gramian.train.record.run_folder import Row
 from gramian.train.runtime.engine import Engine, Forward
@@ -40,10 +40,21 @@ class StepResult:
     """The objective of a step and what is logged about it."""
 
     terms: Terms
-    kl: dict[str, float]
-    correct: int
-    count: int
-    clamped: int
+    kl: ByPath
+    counts: dict[str, Tensor]  # correct, count, clamped
+
+    def numbers(self) -> Sums:
+        """All that is logged, in one look at the device."""
+        values = {
+            "objective": self.terms.total,
+            "expected_log_likelihood": self.terms.expected_log_lik,
+            "total_kl": self.terms.kl,
+            **{f"kl/{path}": value for path, value in self.kl.items()},
+            **self.counts,
+        }
+        dtype = self.terms.total.dtype
+        stacked = torch.stack([value.detach().to(dtype) for value in values.values()])
+        return dict(zip(values, stacked.tolist(), strict=True))
 
 
 def batch_indices(num_data: int, batch_size: int, place: Place) -> Tensor:
@@ -81,48 +92,37 @@ def step_objective(
         expected = terms.expected_log_lik * weight
         terms = Terms(expected, terms.kl, expected - terms.kl / num_data)
     hits = likelihood.hits(result.marginals, y)
-    correct = 0 if hits is None else int(hits.sum())
-    kl = {path: value.item() for path, value in result.kl.items()}
-    counts = (correct, len(y), clamped(model, result))
+    zero = terms.total.new_zeros(())
+    counts = {
+        "correct": zero if hits is None else hits.sum(),
+        "count": zero + len(y),
+        "clamped": sum((result.seen[path] for path in grams_of_layers(model)), zero),
+    }
     if len(indices) < engine.world_size and not engine.is_first:  # all had the same points
-        counts = (0, 0, 0)
-    return StepResult(terms, kl, *counts)
+        counts = dict.fromkeys(counts, zero)
+    return StepResult(terms, result.kl, counts)
 
 
-def clamped(model: Trainable, result: DKMResult) -> int:
-    """How many negative variances all layers clamped in a pass."""
-    if not isinstance(model, DKM):
-        return 0
-    return sum(
-        int(result.seen[path])
-        for path, module in model.layers.named_modules()
-        if isinstance(module, GramLayer)
-    )
+def grams_of_layers(model: Trainable) -> Iterable[str]:
+    """The paths of a model's Gram layers, if it has any."""
+    return grams_of(model.layers) if isinstance(model, DKM) else ()
 
 
 def check_finite(model: Trainable, terms: Terms) -> None:
-    """Raise NonFiniteError unless the objective and all gradients are finite."""
-    if not terms.total.isfinite():
-        raise NonFiniteError("the objective")
+    """Raise NonFiniteError unless the objective and all gradients are finite: one look at all."""
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    for name, norm in zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True):
-        if not norm.isfinite():
-            raise NonFiniteError(f"the gradient of {name}")
+    norms = torch._foreach_norm(list(gradients.values()))
+    finite = torch.stack([terms.total.detach(), *norms]).isfinite().tolist()
+    names = ("the objective", *(f"the gradient of {name}" for name in gradients))
+    for name, is_finite in zip(names, finite, strict=True):
+        if not is_finite:
+            raise NonFiniteError(name)
 
 
-def add_step(sums: Sums, result: StepResult, seconds: float, engine: Engine) -> Sums:
+def add_step(sums: Sums, numbers: Sums, seconds: float, engine: Engine) -> Sums:
     """The sums with one more step, over all processes and the same in each."""
-    terms = result.terms
-    counts = {"correct": result.correct, "count": result.count, "clamped": result.clamped}
-    new = {
-        "objective": terms.total.item(),
-        "expected_log_likelihood": terms.expected_log_lik.item(),
-        "total_kl": terms.kl.item(),
-        **{f"kl/{path}": value for path, value in result.kl.items()},
-        **{name: number * engine.world_size for name, number in counts.items()},  # totals
-        "seconds": seconds,
-        "steps": 1,
-    }
+    totals = {name: engine.world_size * numbers[name] for name in ("correct", "count", "clamped")}
+    new = {**numbers, **totals, "seconds": seconds, "steps": 1}
     means = engine.mean(list(new.values()))
     return {name: sums.get(name, 0) + value for name, value in zip(new, means, strict=True)}
 

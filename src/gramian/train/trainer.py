@@ -196,9 +196,10 @@ class Trainer:
             return
         self.optimiser.step()
         self.step += 1
-        self.sums = add_step(self.sums, result, time.perf_counter() - started, self.engine)
-        accuracy = result.correct / max(result.count, 1)
-        self.view.step(self.step, result.terms.loss.item(), accuracy, lr)
+        numbers = result.numbers()
+        self.sums = add_step(self.sums, numbers, time.perf_counter() - started, self.engine)
+        accuracy = numbers["correct"] / max(numbers["count"], 1)
+        self.view.step(self.step, -numbers["objective"], accuracy, lr)
 
     def objective(self) -> StepResult:
         """The objective at the present step; an error in one process is one in all."""
