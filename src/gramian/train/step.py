@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gramian.gram.errors import NonFiniteError
-from gramian.nn.contract import Trainable
+from gramian.nn.contract import ByPath, Trainable
+from gramian.nn.layers import grams_of
 from gramian.nn.likelihoods import received
 from gramian.nn.model import DKM
 from gramian.train.objective import Terms, objective
