@@ -44,6 +44,18 @@ def test_every_file_that_the_docs_name_exists(page):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
+def test_every_fault_has_its_test():
+    table = (ROOT / "tests" / "FAULTS.md").read_text()
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)::(\w+)`", table)
+    assert len(named) > 60
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"
+    rows = {row for row in re.findall(r"^\| ([ABC]\d+) \|", table, re.MULTILINE)}
+    assert rows == {
+        f"{k}{n}" for k, count in {"A": 5, "B": 11, "C": 12}.items() for n in range(1, count + 1)
+    }
+
+
 def test_the_library_sets_nothing_global():
     forbidden = ["set_default_dtype", "torch.manual_seed(", "    print(", "basicConfig", "pyplot"]
     for path in SOURCES:

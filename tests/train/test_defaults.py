@@ -1,0 +1,105 @@
+"""Settings that suit the data: sizes, words, and results beside the estimators'."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_wine
+
+from gramian import DKMClassifier
+from gramian.experiments.cli.main import main
+from gramian.train.config import config_from_dict
+from gramian.train.data import Dataset, load
+from gramian.train.defaults import in_words, settings_for
+
+
+def images(count, side, channels=1):
+    x = torch.zeros(count, channels, side, side, dtype=torch.uint8)
+    return Dataset(x, torch.arange(count) % 3, ("a", "b", "c"))
+
+
+def rows(count, targets="classes"):
+    x = torch.randn(count, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if targets == "classes":
+        return Dataset(x, torch.arange(count) % 2, ("a", "b"))
+    return Dataset(x, x[:, :1])
+
+
+@pytest.mark.parametrize("kind", [None, "network"])
+@pytest.mark.parametrize("side", [4, 8, 13, 28, 32, 64])
+def test_a_size_that_suits_the_data(side, kind):
+    """The last map has 2 to 8 pixels a side, and nothing is as large as the paper's model."""
+    settings = settings_for(images(3000, side), kind)
+    model = config_from_dict(settings).model
+    last = side / model.stem_stride / 2 ** len(model.strides)
+    assert 1 <= last <= 8
+    assert max(settings["model"].get("num_inducing") or settings["model"]["widths"]) <= 128
+    assert 5 <= settings["max_epochs"] <= 60
+
+
+def test_tables_have_the_settings_of_the_estimators():
+    settings = settings_for(rows(40))
+    assert settings["natural"]
+    assert settings["model"]["num_inducing"] == 40
+    assert settings_for(rows(5000, "real"))["batch_size"] == 512
+    config_from_dict(settings)
+
+
+def test_a_kind_that_cannot_take_the_data_is_left_to_complain():
+    assert settings_for(rows(40), "conv") == {}
+    assert settings_for(images(9, 8), "dense") == {}
+
+
+def test_the_words():
+    data = images(30, 28, channels=3)
+    line = in_words(settings_for(data), data)
+    assert line.startswith("30 images of 3×28×28, 3 classes: a convolutional DKM with 24-48-96 ind")
+    assert "--print_config" in line
+
+
+def folder_of_images(path, side=12):
+    random = np.random.default_rng(0)
+    for name in ("cats", "dogs"):
+        (path / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = random.integers(0, 255, (side, side), dtype=np.uint8)
+            Image.fromarray(pixels).save(path / name / f"{number}.png")
+    return path
+
+
+def test_the_program_says_what_it_chose(tmp_path, capsys):
+    """A folder of one's own, without any option: a small model, and a line before the work."""
+    folder = folder_of_images(tmp_path / "pets")
+    assert main(["train", "--data", str(folder), "--dry_run", "--output", str(tmp_path)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert "10 images of 1×12×12, 2 classes: a convolutional DKM" in lines[1]
+    assert "parameters" in lines[2]
+
+
+def test_options_still_win(tmp_path, capsys):
+    folder = folder_of_images(tmp_path / "pets")
+    words = ["--data", str(folder), "--model.num_inducing", "[5,6,7]", "--print_config"]
+    assert main(["train", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "- 5\n" in shown
+    assert "mixing_start: near_identity" in shown
+
+
+def test_the_program_does_as_well_as_the_estimators_on_tables(tmp_path, capsys):
+    wine = load_wine()
+    np.savez(tmp_path / "wine.npz", x=wine.data, y=wine.target)
+    words = ["--data", str(tmp_path / "wine.npz"), "--output", str(tmp_path), "--plots", "false"]
+    assert main(["train", *words, "--json", "--quiet"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    splits = load(tmp_path / "wine.npz")
+    ours = DKMClassifier(random_state=0).fit(splits.train.x.numpy(), splits.train.y.numpy())
+    p = ours.predict_proba(splits.test.x.numpy())
+    expected = np.log(p[np.arange(len(p)), splits.test.y.numpy()]).mean()
+    assert result["figures"]["test"]["accuracy"] >= 0.97
+    assert result["figures"]["test"]["log_likelihood"] == pytest.approx(expected, abs=0.05)
+    assert main(["evaluate", result["folder"], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    test = result["figures"]["test"]
+    assert again["log_likelihood"] == pytest.approx(test["log_likelihood"], rel=1e-9)
