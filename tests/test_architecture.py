@@ -51,9 +51,8 @@ def test_every_fault_has_its_test():
     for file, name in named:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"
     rows = {row for row in re.findall(r"^\| ([ABC]\d+) \|", table, re.MULTILINE)}
-    assert rows == {
-        f"{k}{n}" for k, count in {"A": 5, "B": 11, "C": 12}.items() for n in range(1, count + 1)
-    }
+    counts = {"A": 5, "B": 11, "C": 12}
+    assert rows == {f"{kind}{n + 1}" for kind, count in counts.items() for n in range(count)}
 
 
 def test_the_library_sets_nothing_global():

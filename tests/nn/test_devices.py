@@ -1,37 +1,54 @@
-"""Models and generators on different devices. The meta device stands for a GPU: it refuses a
-generator of another device just as CUDA does."""
+"""Generators: everything random is drawn where the generator is, whatever the model's device."""
 
 import pytest
 import torch
+from torch import nn
 
-from gramian import SKR
-from gramian.gram.random import normals, permutation
-from gramian.nn.steps.conv import KernelConv
+from gramian import ConvDKM, ConvDKMConfig, DenseDKM, DenseDKMConfig, Network, NetworkConfig
 from gramian.nn.steps.output import GPOutput
-from gramian.nn.steps.pooling import NystromMean, SpatialMean
 from tests.samples import generator
+
+SMALL = {"image_shape": (1, 6, 6), "strides": (2,), "blocks_per_stage": 1}
 
 
 @pytest.mark.parametrize(
-    "step",
+    ("model", "shape"),
     [
-        KernelConv(3, 4),
-        KernelConv(3, 4, start="near_identity"),
-        SpatialMean((3, 2, 4)),
-        NystromMean((3, 4)),
+        (
+            ConvDKM.from_config(ConvDKMConfig(**SMALL, num_inducing=(4,), whitening=False)),
+            (1, 6, 6),
+        ),
+        (DenseDKM.from_config(DenseDKMConfig(num_features=3, num_inducing=5)), (3,)),
+        (Network(NetworkConfig(**SMALL, widths=(4,))), (1, 6, 6)),
     ],
-    ids=["conv", "near_identity", "mean", "nystrom"],
+    ids=["conv", "dense", "network"],
 )
-def test_one_generator_serves_a_model_on_another_device(step):
-    with pytest.raises(RuntimeError, match="generator"):
-        torch.empty(3, device="meta").normal_(generator=generator())
-    step.to("meta").start_(generator())
+def test_one_generator_serves_a_model_on_another_device(model, shape, monkeypatch):
+    """No parameter is filled by a generator, which must be on its device, and every draw names the
+    generator's device."""
+    draws = []
 
+    def watched(real, is_in_place):
+        def draw(*args, **kwargs):
+            if kwargs.get("generator") is not None:
+                draws.append(real.__name__)
+                if is_in_place:
+                    assert not isinstance(args[0], nn.Parameter)
+                else:
+                    assert kwargs["device"] == kwargs["generator"].device
+            return real(*args, **kwargs)
 
-def test_draws_are_on_the_generators_device():
-    assert normals((2, 3), generator(), torch.float64).device.type == "cpu"
-    assert sorted(permutation(5, generator()).tolist()) == [0, 1, 2, 3, 4]
-    assert SKR().draw_noise(8, generator(), torch.float32).shape == (8, 2)
+        return draw
+
+    for name in ("normal_", "uniform_", "random_"):
+        monkeypatch.setattr(torch.Tensor, name, watched(getattr(torch.Tensor, name), True))
+    for name in ("randn", "rand", "randperm", "randint"):
+        monkeypatch.setattr(torch, name, watched(getattr(torch, name), False))
+    x = torch.ones(20, *shape) + torch.arange(20).view(-1, *[1] * len(shape))
+    model.initialise_(x, generator())
+    model.train().draw_noise(generator())
+    model.draw_samples(3, generator())
+    assert len(draws) >= 3
 
 
 def test_draws_are_those_of_torch():

@@ -85,7 +85,7 @@ def test_bad_input():
         network()(torch.zeros(2, 1, 8, 8, dtype=torch.float64))
     with pytest.raises(ValueError, match="one stride a stage"):
         NetworkConfig(widths=(4, 8), strides=(1,))
-    with pytest.raises(ValueError, match="positive counts"):
+    with pytest.raises(ValueError, match="widths must be positive"):
         NetworkConfig(widths=(), strides=())
     with pytest.raises(ValueError, match="2 or more"):
         NetworkConfig(num_outputs=1)

@@ -87,9 +87,9 @@ class Network(Trainable):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 bound = 1 / math.sqrt(module.weight[0].numel())
-                module.weight.uniform_(-bound, bound, generator=generator)
+                module.weight.copy_(uniforms(module.weight, bound, generator))
                 if module.bias is not None:
-                    module.bias.uniform_(-bound, bound, generator=generator)
+                    module.bias.copy_(uniforms(module.bias, bound, generator))
         for norm in self._norms():
             norm.reset_parameters()
         self.initialised.fill_(True)
@@ -117,3 +117,9 @@ class Network(Trainable):
 
     def _norms(self) -> list[nn.BatchNorm2d]:
         return [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
+
+
+def uniforms(like: Tensor, bound: float, generator: torch.Generator) -> Tensor:
+    """Uniform numbers within ± ``bound``, as many as ``like`` has, on the generator's device."""
+    drawn = torch.empty(like.shape, dtype=like.dtype, device=generator.device)
+    return drawn.uniform_(-bound, bound, generator=generator)
