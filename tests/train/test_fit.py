@@ -178,3 +178,15 @@ def test_an_npz_chooses_the_likelihood(tmp_path, y, likelihood):
     predictor = untrained(config.model, task.train, task.scaler)
     assert predictor.config.likelihood == likelihood
     assert predictor.config.num_outputs == task.train.num_outputs
+
+
+def test_predictions_take_what_fit_takes():
+    images, labels = np.random.default_rng(0).random((12, 6, 6)), np.arange(12) % 2
+    config = ConvDKMConfig(num_inducing=(4,), strides=(2,), blocks_per_stage=1, whitening=False)
+    predictor = fit(config, images, labels, max_epochs=1)
+    expected = predictor.predictions(torch.from_numpy(images)[:, None])["probabilities"]
+    for x in (images, torch.from_numpy(images), images[..., None]):
+        assert torch.equal(predictor.predictions(x)["probabilities"], expected)
+    whole = np.arange(20).reshape(10, 2)
+    rows = fit(DenseDKMConfig(num_inducing=4), whole, whole[:, 0] / 3, max_epochs=1)
+    assert rows.predictions(whole)["mean"].shape == (10, 1)

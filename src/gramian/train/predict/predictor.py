@@ -30,6 +30,7 @@ from gramian.train.config import (
     model_config_to_dict,
 )
 from gramian.train.data import Scaler, scaler_from_dict
+from gramian.train.data.own_npz import as_points
 from gramian.train.record.files import in_one_line, write_atomically, write_text_atomically
 from gramian.train.runtime.seeds import generator
 
@@ -126,12 +127,20 @@ class Predictor:
 
         ``probabilities`` [N, C] of the classes; or ``mean`` and ``variance`` [N, T] of the targets,
         in their own units. Always ``latent_mean`` [N, C] and ``latent_variance`` [N, 1] or [N, C]
-        of the functions: logits, targets without their noise, or logarithms of rates.
+        of the functions: logits, targets without their noise, or logarithms of rates. Images may
+        come in any form that ``fit`` takes.
         """
-        x, samples = torch.as_tensor(x), self.samples()
+        x, samples = self._points(x), self.samples()
         likelihood = self.model.likelihood
         parts = [described(likelihood, q, samples) for q in self.marginals(x, batch_size)]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def _points(self, x: Tensor | npt.NDArray[Any]) -> Tensor:
+        """Raw data [N, *data_shape]."""
+        if tuple(x.shape[1:]) != self.model.data_shape and x.ndim > 2:
+            x = as_points("x", x.cpu().numpy() if isinstance(x, Tensor) else x)
+        points = torch.as_tensor(x)
+        return points.double() if points.ndim == 2 and not points.is_floating_point() else points
 
     def probabilities(self, x: Tensor, batch_size: int = 256) -> Float[Tensor, "N C"]:
         """Class probabilities of a classifier."""
