@@ -31,7 +31,7 @@ if code:
     sys.exit(code)
 
 result = json.loads((FOLDER / "result.json").read_text())
-ours = result["figures"]["test"]
+ours = result["metrics"]["test"]
 table = Table(title="Held-out digits, the same 450 images for all", title_justify="left")
 for column in ("", "accuracy", "log-likelihood", "seconds to fit"):
     table.add_column(column, justify="left" if not column else "right")

@@ -71,7 +71,7 @@ def test_train_leaves_a_complete_folder(run_folder):
     environment = json.loads((run_folder / "env.json").read_text())
     assert {"versions", "commit", "seed", "device"} <= set(environment)
     result = json.loads((run_folder / "result.json").read_text())
-    assert 0 <= result["figures"]["test"]["accuracy"] <= 1
+    assert 0 <= result["metrics"]["test"]["accuracy"] <= 1
 
 
 def test_a_run_can_be_repeated_from_its_own_config(run_folder, tmp_path, capsys):
@@ -79,8 +79,8 @@ def test_a_run_can_be_repeated_from_its_own_config(run_folder, tmp_path, capsys)
     words = ["--config", config, "--output", str(tmp_path), "--name", "b", "--json", "--quiet"]
     code, out, _ = outcome(capsys, "train", *words, "--plots", "false")
     assert code == 0
-    before = json.loads((run_folder / "result.json").read_text())["figures"]
-    assert json.loads(out)["figures"] == before
+    before = json.loads((run_folder / "result.json").read_text())["metrics"]
+    assert json.loads(out)["metrics"] == before
 
 
 def test_print_config_overrides_and_environment(capsys, monkeypatch):
@@ -98,7 +98,7 @@ def test_dense_models_train_too(tmp_path, capsys):
     where = ["--output", str(tmp_path), "--json", "--quiet"]
     code, out, _ = outcome(capsys, "train", *words, *where)
     assert code == 0
-    assert json.loads(out)["figures"]["test"]["num"] == 178
+    assert json.loads(out)["metrics"]["test"]["num"] == 178
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
@@ -130,7 +130,7 @@ def test_progress_is_a_line_an_epoch_when_not_a_terminal(tmp_path, capsys):
 def test_evaluate_gives_the_figures_of_the_run(run_folder, capsys):
     code, out, _ = outcome(capsys, "evaluate", str(run_folder), "--json")
     assert code == 0
-    test = json.loads((run_folder / "result.json").read_text())["figures"]["test"]
+    test = json.loads((run_folder / "result.json").read_text())["metrics"]["test"]
     assert json.loads(out)["accuracy"] == test["accuracy"]
     assert outcome(capsys, "evaluate", str(run_folder))[1].count("accuracy") == 1
 
@@ -203,7 +203,7 @@ def test_evaluate_on_the_points_that_the_run_had(tmp_path, capsys):
         code, out, err = outcome(capsys, "evaluate", run, "--split", split, "--json")
         assert code == 0, err
         counts[split] = json.loads(out)["num"]
-        result = json.loads((tmp_path / "split" / "result.json").read_text())["figures"]
+        result = json.loads((tmp_path / "split" / "result.json").read_text())["metrics"]
         if split in result:
             assert json.loads(out)["accuracy"] == result[split]["accuracy"]
     assert counts == {"train": 48, "validation": 136, "test": 450}

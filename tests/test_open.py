@@ -23,7 +23,7 @@ from gramian.nn.named import find
 from gramian.nn.steps.kernels import KERNELS, Kernel
 from gramian.train.cost.step_memory import layer_memories
 from gramian.train.data import load
-from gramian.train.predict.evaluate import evaluate, figures
+from gramian.train.predict.evaluate import as_numbers, evaluate
 from gramian.train.predict.export import export
 from gramian.train.predict.predictor import PretrainedError
 from tests.samples import generator, random_
@@ -140,7 +140,7 @@ def test_a_custom_likelihood(example, tmp_path):
     predictor = fit(config, x, y, natural=True, max_epochs=5, precision="64-true", device="cpu")
     found = predictor.predictions(x)
     assert (found["mean"] - 2000).abs().median() < 20
-    assert set(figures(evaluate(predictor, Dataset(x, y)))) >= {"rmse", "log_likelihood"}
+    assert set(as_numbers(evaluate(predictor, Dataset(x, y)))) >= {"rmse", "log_likelihood"}
     export(predictor, tmp_path / "model.pt2", "pt2")
     predictor.save_pretrained(tmp_path)
     loaded = Predictor.from_pretrained(tmp_path)

@@ -236,7 +236,7 @@ def test_a_finished_run_says_so_without_training(runs, capsys, monkeypatch):
     code, out, err = outcome(capsys, *TRAIN, str(runs), "--checkpoint_minutes", "1")
     assert code == 0
     assert "is finished" in err
-    assert json.loads(out)["figures"] == json.loads(before["run/result.json"])["figures"]
+    assert json.loads(out)["metrics"] == json.loads(before["run/result.json"])["metrics"]
     assert content(runs) == before
 
 

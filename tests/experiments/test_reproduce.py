@@ -206,7 +206,7 @@ def test_a_stopped_process_writes_a_checkpoint_and_the_rest_gives_the_same_numbe
     run_plan(one, quiet=True)
     run_plan(other, quiet=True)
     ours, expected = (
-        json.loads((p.folder / "headline/seed0/result.json").read_text())["figures"]["test"]
+        json.loads((p.folder / "headline/seed0/result.json").read_text())["metrics"]["test"]
         for p in (one, other)
     )
     assert ours == pytest.approx(expected, rel=1e-4)  # threads differ

@@ -462,7 +462,7 @@ def test_more_inducing_points_than_patches():
 
 
 def test_configurations_that_cannot_be_built():
-    with pytest.raises(ValueError, match="one stride a stage: 2 stages"):
+    with pytest.raises(ValueError, match="one stride per stage: 2 stages"):
         replace(SMALL, strides=(2,))
     with pytest.raises(ValueError, match="num_inducing must be positive"):
         replace(SMALL, num_inducing=(4, 0))

@@ -83,7 +83,7 @@ def test_bad_input():
         Network(SMALL).double()(images())
     with pytest.raises(ValueError, match="images"):
         network()(torch.zeros(2, 1, 8, 8, dtype=torch.float64))
-    with pytest.raises(ValueError, match="one stride a stage"):
+    with pytest.raises(ValueError, match="one stride per stage"):
         NetworkConfig(widths=(4, 8), strides=(1,))
     with pytest.raises(ValueError, match="widths must be positive"):
         NetworkConfig(widths=(), strides=())

@@ -97,9 +97,9 @@ def test_the_program_does_as_well_as_the_estimators_on_tables(tmp_path, capsys):
     ours = DKMClassifier(random_state=0).fit(splits.train.x.numpy(), splits.train.y.numpy())
     p = ours.predict_proba(splits.test.x.numpy())
     expected = np.log(p[np.arange(len(p)), splits.test.y.numpy()]).mean()
-    assert result["figures"]["test"]["accuracy"] >= 0.97
-    assert result["figures"]["test"]["log_likelihood"] == pytest.approx(expected, abs=0.05)
+    assert result["metrics"]["test"]["accuracy"] >= 0.97
+    assert result["metrics"]["test"]["log_likelihood"] == pytest.approx(expected, abs=0.05)
     assert main(["evaluate", result["folder"], "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    test = result["figures"]["test"]
+    test = result["metrics"]["test"]
     assert again["log_likelihood"] == pytest.approx(test["log_likelihood"], rel=1e-9)

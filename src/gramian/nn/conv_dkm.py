@@ -52,7 +52,7 @@ class ConvDKMConfig(DKMConfig):
         super().__post_init__()
         if len(self.strides) != len(self.num_inducing):
             raise ValueError(
-                f"one stride a stage: {len(self.num_inducing)} stages in num_inducing, "
+                f"one stride per stage: {len(self.num_inducing)} stages in num_inducing, "
                 f"but strides = {self.strides}"
             )
         check_positive(

@@ -22,7 +22,7 @@ class DenseDKMConfig(DKMConfig):
         num_features: features of a data point.
         num_inducing: inducing points of every layer.
         num_layers: Gram layers. None at all is a sparse variational Gaussian process.
-        lengthscales: learned scales of the features: none, one, or one a feature.
+        lengthscales: learned scales of the features: none, one, or one per feature.
     """
 
     num_features: int = 1

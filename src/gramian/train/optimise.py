@@ -21,7 +21,7 @@ Best = dict[str, Any]
 
 
 def build_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, all parameters in one group, one kernel a step."""
+    """The optimiser that the settings name, all parameters in one group, one kernel per step."""
     parameters, c = list(model.parameters()), config
     match c.optimiser:
         case "adam":

@@ -8,7 +8,7 @@ from typing import Any
 from gramian.gram.errors import NumericalError
 from gramian.train.config import TrainConfig
 from gramian.train.natural import NaturalTrainer
-from gramian.train.predict.evaluate import figures
+from gramian.train.predict.evaluate import as_numbers
 from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
@@ -57,7 +57,7 @@ def summarise(trainer: Trainer, rows: list[Row]) -> Summary:
     """Final metrics of the saved model: none of them chose anything."""
     return {
         **trainer.origin(),
-        "figures": {name: figures(metrics) for name, metrics in trainer.measure().items()},
+        "metrics": {name: as_numbers(metrics) for name, metrics in trainer.measure().items()},
         "epochs": int(rows[-1]["epoch"]) if rows else 0,
         "seconds": trainer.seconds(),
         "train_seconds": sum(row["seconds"] for row in rows),

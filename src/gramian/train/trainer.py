@@ -20,7 +20,7 @@ from gramian.train.config import TrainConfig
 from gramian.train.cost.expectation import expectation
 from gramian.train.cost.step_memory import set_recomputed_
 from gramian.train.optimise import Best, best_of, build_optimiser, is_over, lr_factor
-from gramian.train.predict.evaluate import condition_numbers, evaluate, figures
+from gramian.train.predict.evaluate import as_numbers, condition_numbers, evaluate
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import (
     CONTINUABLE,
@@ -246,7 +246,7 @@ class Trainer:
         """Metrics on the validation and test sets, and condition numbers."""
         row: Row = {}
         for name, metrics in self.measure().items():
-            row |= {f"{name}_{key}": value for key, value in figures(metrics).items()}
+            row |= {f"{name}_{key}": value for key, value in as_numbers(metrics).items()}
         if self.config.conditions:
             numbers = condition_numbers(self.model)
             row |= {f"condition/{path}": value for path, value in numbers.items()}

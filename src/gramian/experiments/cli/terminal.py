@@ -24,7 +24,7 @@ ROWS = {
 }
 
 
-def show_figures(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
+def show_metrics(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """A table with a column for each data set."""
     table = Table(title=title, title_justify="left")
     table.add_column("")

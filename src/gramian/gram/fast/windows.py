@@ -17,7 +17,7 @@ def window_mean(
     """Mean of ``values`` over a size × size window, over the pixels INSIDE the image only.
 
     A window at a corner is divided by the number of its valid pixels, not by size². (The cross
-    block G_ti is zero-padded and always divided by size²; DIFFERENCES 3.3 of the notes says why
+    block G_ti is zero-padded and always divided by size²; docs/DIFFERENCES.md 3.3 says why
     the joint matrix stays positive semi-definite.)
     """
     mean: Tensor = _WindowMean.apply(values, size, stride)  # type: ignore[no-untyped-call]

@@ -46,7 +46,7 @@ class NetworkConfig(LikelihoodConfig):
         )
         if len(self.strides) != len(self.widths):
             raise ValueError(
-                f"one stride a stage: {len(self.widths)} stages in widths, "
+                f"one stride per stage: {len(self.widths)} stages in widths, "
                 f"but strides = {self.strides}"
             )
         check_likelihood(self)

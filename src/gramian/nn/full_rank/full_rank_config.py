@@ -46,7 +46,7 @@ class FullRankConfig(KernelConfig):
         num_samples: Monte-Carlo samples of a softmax.
         estimator: of the categorical expected log-likelihood.
         filter_size: f of the convolutions, odd. Images only.
-        strides: of the convolutions, one a layer; () for 1 in all layers. Images only.
+        strides: of the convolutions, one per layer; () for 1 in all layers. Images only.
         variance_check: what to do about negative variances.
     """
 

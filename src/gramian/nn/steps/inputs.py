@@ -38,7 +38,7 @@ class DenseInput(nn.Module):
     Args:
         num_inducing: P, the number of inducing points.
         num_features: N.
-        lengthscales: none; one learned lengthscale; or one a feature.
+        lengthscales: none; one learned lengthscale; or one per feature.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Kernels: functions of the Gram matrix, entry by entry.
 
-A kernel of one's own needs one method, ``pairs``: the kernel of two points from the three numbers
+A custom kernel needs one method, ``pairs``: the kernel of two points from the three numbers
 that Gram blocks hold about them.
 
     class Quadratic(Kernel):

@@ -23,8 +23,8 @@ class NormChoice:
         inducing: n_i = 1 (none), mean diag G_ii (global) or diag G_ii (local).
         data: n_t = 1 (none), mean of g_tt over batch and pixels (global), over the batch for each
             pixel (location), over the pixels of each image (image), or g_tt itself (local).
-        scale_inducing: learned scale of the inducing features: none, one, or one a point (local).
-        scale_data: learned scale of the data features: none, one, or one a pixel (location).
+        scale_inducing: learned scale of the inducing features: none, one, or one per point (local).
+        scale_data: learned scale of the data features: none, one, or one per pixel (location).
         statistics: what stands for means over the batch in evaluation: their running average from
             training, so that an image's prediction does not depend on its batch, or the means of
             the batch at hand, as published.
@@ -110,7 +110,7 @@ class GramNorm(nn.Module):
     def factors(
         self, G_ii: Float[Tensor, "Pi Pi"], n_t: Float[Tensor, "..."]
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, "..."]]:
-        """u, one or one an inducing point, and v, one or one a data point, pixel or image."""
+        """u, one or one per inducing point, and v, one or one per data point, pixel or image."""
         v = n_t.rsqrt()
         if self.log_scale_data is not None:
             v = v * self.log_scale_data.exp()

@@ -1,4 +1,4 @@
-"""What a run will cost, said before it starts."""
+"""What a run will cost, estimated before it starts."""
 
 from __future__ import annotations
 

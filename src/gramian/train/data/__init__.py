@@ -1,4 +1,4 @@
-"""Data as tensors: embedded, fetched or one's own; splits, augmentation and scaling."""
+"""Data as tensors: embedded, fetched or custom; splits, augmentation and scaling."""
 
 from gramian.train.data.augment import Augmentation, random_crop, random_flip
 from gramian.train.data.data_errors import DataError, DataIntegrityError, DataMissingError

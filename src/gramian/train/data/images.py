@@ -16,7 +16,7 @@ from gramian.train.data.downloads.store import Bytes
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY = ("L", "1", "LA")
-DEEP = ("I", "F")  # more than 8 bits a channel; Pillow would clip them, not scale them
+DEEP = ("I", "F")  # more than 8 bits per channel; Pillow would clip them, not scale them
 
 
 def read_images(paths: Sequence[Path]) -> UInt8[Tensor, "N C H W"]:
@@ -54,7 +54,7 @@ def _check_content(path: Path, image: Image.Image) -> None:
     """Refuse what a conversion to 8 bits would change silently."""
     if image.mode.startswith(DEEP):
         raise DataError(
-            f"{path} has more than 8 bits a channel (mode {image.mode}): save it with 8 bits"
+            f"{path} has more than 8 bits per channel (mode {image.mode}): save it with 8 bits"
         )
     frames = getattr(image, "n_frames", 1)
     if frames > 1:

@@ -16,7 +16,7 @@ from gramian.train.predict.predictor import Predictor
 
 @torch.no_grad()
 def evaluate(predictor: Predictor, data: Dataset, batch_size: int = 256) -> Metrics:
-    """Accumulated metrics; ``figures`` gives them as numbers.
+    """Accumulated metrics; ``as_numbers`` gives them as numbers.
 
     With several processes each that calls this evaluates all data by itself.
     """
@@ -28,7 +28,7 @@ def evaluate(predictor: Predictor, data: Dataset, batch_size: int = 256) -> Metr
     return metrics
 
 
-def figures(metrics: Metrics) -> dict[str, float]:
+def as_numbers(metrics: Metrics) -> dict[str, float]:
     """The metrics as plain numbers."""
     return {name: float(value) for name, value in metrics.compute().items()}
 

@@ -235,7 +235,7 @@ def _onnx(program: ExportedProgram, names: list[str], facts: dict[str, Any]) -> 
                 dynamo=True,
                 verbose=False,
             )
-    except torch.onnx.OnnxExporterError as error:  # an operation of one's own kernel, say
+    except torch.onnx.OnnxExporterError as error:  # an operation of a custom kernel, say
         reason = str(error.__cause__ or error).splitlines()[0]
         raise ExportError(f"the model cannot be written as ONNX, use pt2: {reason}") from error
     assert converted is not None

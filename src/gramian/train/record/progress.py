@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a live bar in a terminal, a line an epoch elsewhere."""
+"""What a person sees while a model trains: a live bar in a terminal, or one line per epoch."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class ProgressView:
                 TextColumn("epoch {task.fields[epoch]}/" + str(self.epochs)),
                 BarColumn(),
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-                TextColumn("{task.fields[figures]}"),
+                TextColumn("{task.fields[metrics]}"),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
                 console=self.console,
             )
             total = self.epochs * self.steps_per_epoch
-            self.bar.add_task("train", total=total, epoch=1, figures="")
+            self.bar.add_task("train", total=total, epoch=1, metrics="")
             self.bar.start()
         return self
 
@@ -66,8 +66,8 @@ class ProgressView:
             self.first_step = step - 1
         if self.bar is not None:
             epoch = min((step - 1) // self.steps_per_epoch + 1, self.epochs)
-            figures = f"loss {loss:.3f}  accuracy {accuracy:.1%}  lr {lr:.1e}"
-            self.bar.update(self.bar.task_ids[0], completed=step, epoch=epoch, figures=figures)
+            metrics = f"loss {loss:.3f}  accuracy {accuracy:.1%}  lr {lr:.1e}"
+            self.bar.update(self.bar.task_ids[0], completed=step, epoch=epoch, metrics=metrics)
 
     def epoch(self, row: Row) -> None:
         """One epoch is done: a plain line, if there is no bar."""

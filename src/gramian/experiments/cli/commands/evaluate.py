@@ -17,7 +17,7 @@ from gramian.experiments.cli.saved_model import (
     load_predictor,
     predicting,
 )
-from gramian.experiments.cli.terminal import as_json, show_figures
+from gramian.experiments.cli.terminal import as_json, show_metrics
 from gramian.experiments.cli.train_options import read_config
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ def run(words: Sequence[str]) -> None:
             f"the model knows the classes {', '.join(predictor.class_names)}, "
             f"the data have {', '.join(data.class_names)}"
         )
-    from gramian.train.predict.evaluate import evaluate, figures
+    from gramian.train.predict.evaluate import as_numbers, evaluate
 
     with predicting():
-        result = figures(evaluate(predictor, data, options.batch_size))
+        result = as_numbers(evaluate(predictor, data, options.batch_size))
     if options.json:
         sys.stdout.write(as_json({"data": name, "split": options.split, **result}))
     else:
-        show_figures(f"{options.model} on {name}", {options.split: result})
+        show_metrics(f"{options.model} on {name}", {options.split: result})
 
 
 def evaluate_parser() -> Parser:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from gramian.experiments.cli.terminal import as_json, show_figures
+from gramian.experiments.cli.terminal import as_json, show_metrics
 from gramian.experiments.cli.train_options import as_file, parse_train
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.record.run_folder import Row, RunFolder
@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> None:
     if options.json:
         sys.stdout.write(as_json({"folder": str(folder.path), **summary}))
     else:
-        show_figures(f"{config.data}, seed {config.seed}", summary["figures"])
+        show_metrics(f"{config.data}, seed {config.seed}", summary["metrics"])
         sys.stdout.write(f"\nrun folder: {folder.path}\n")
 
 
