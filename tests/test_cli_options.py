@@ -22,6 +22,7 @@ from gramian.experiments.cli.train_options import (
     train_parser,
 )
 from gramian.train.config import MODEL_CONFIGS, TrainConfig
+from gramian.train.data import DataError
 
 PARSERS = {
     "bench": bench.bench_parser,
@@ -228,7 +229,7 @@ def test_every_number_of_train_refuses_what_has_no_meaning(capsys, tmp_path, mon
     if kind != "conv":
         names -= set(numeric_options(train_parser("conv"))) - {"model.num_inducing"}
     assert names <= SENSELESS.keys()
-    assert len(names) >= {"conv": 30, "dense": 3, "network": 1}[kind]
+    assert len(names) >= {"conv": 30, "dense": 2, "network": 1}[kind]
     optimiser: dict[str, Any] = {"kind": kind, "optimiser": "sgd", "validation_fraction": 0.1}
     for name in sorted(names):
         value, *others = SENSELESS[name]
@@ -315,7 +316,7 @@ def test_the_higher_source_wins(tmp_path, monkeypatch, option, low, high):
             monkeypatch.setenv("GRAMIAN_TRAIN__" + option.upper().replace(".", "__"), "4")
         if source == "command line":
             words = [f"--{option}", "5", *words]  # before --config, which must not matter
-    _, options = parse_train(words)
+    _, options, _ = parse_train(words)
     assert options[option] == values[high]
 
 
@@ -323,7 +324,7 @@ def test_files_and_their_place(tmp_path, monkeypatch):
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text("{seed: 1, batch_size: 2, model: {nu: 0.5, num_samples: 7}}")
     second.write_text("{seed: 3, model: {nu: .inf, image_shape: [1, 1, 1]}}")
-    config, _ = parse_train(["--config", str(first), "--config", str(second), "--seed", "4"])
+    config, _, _ = parse_train(["--config", str(first), "--config", str(second), "--seed", "4"])
     assert (config.seed, config.batch_size, config.model.num_samples) == (4, 2, 7)
     assert config.model.nu == float("inf")
     assert config.model.image_shape == (3, 32, 32)  # the data decide, not the file
@@ -398,8 +399,11 @@ def test_named_modules_are_imported_and_others_are_not(tmp_path, monkeypatch):
 
 def test_paths_of_data_are_no_modules(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert parse_train(["--data", "missing.npz"])[0].data == "missing.npz"
+    plain = ["--preset", "none", "--data"]
+    assert parse_train([*plain, "missing.npz"])[0].data == "missing.npz"
     os.mkdir("some.folder")
-    assert parse_train(["--data", "some.folder"])[0].data == "some.folder"
+    assert parse_train([*plain, "some.folder"])[0].data == "some.folder"
+    with pytest.raises(DataError, match=r"there is no file or folder missing\.npz"):
+        parse_train(["--data", "missing.npz"])
     with pytest.raises(UsageError, match="--import missing"):
         parse_train(["--data", "missing.Data"])

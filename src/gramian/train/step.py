@@ -113,11 +113,10 @@ def check_finite(model: Trainable, terms: Terms) -> None:
     """Raise NonFiniteError unless the objective and all gradients are finite: one look at all."""
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     norms = torch._foreach_norm(list(gradients.values()))
-    finite = torch.stack([terms.total.detach(), *norms]).isfinite().tolist()
-    names = ("the objective", *(f"the gradient of {name}" for name in gradients))
-    for name, is_finite in zip(names, finite, strict=True):
-        if not is_finite:
-            raise NonFiniteError(name)
+    finite = torch.stack([terms.total.detach(), *norms]).isfinite()
+    if not finite.all():
+        names = ("the objective", *(f"the gradient of {name}" for name in gradients))
+        raise NonFiniteError(names[finite.tolist().index(False)])
 
 
 def add_step(sums: Sums, numbers: Sums, seconds: float, engine: Engine) -> Sums:

@@ -16,7 +16,7 @@ COMMANDS = {
     "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",
     "reproduce": "the paper's tables and figures, at full size or in miniature",
-    "report": "results of reproduce as one HTML page, and as Markdown and LaTeX tables",
+    "report": "results of reproduce or train as one HTML page, and Markdown and LaTeX tables",
     "bench": "speed and memory beside a network of the same widths",
     "info": "versions and devices, what a model is made of, or what one would cost (--scale)",
 }

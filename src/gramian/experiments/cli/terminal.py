@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,8 @@ ROWS = {
     "accuracy": ("accuracy", ".2%"),
     "rmse": ("RMSE", ".4g"),
     "mae": ("mean absolute error", ".4g"),
+    "rmse_standardised": ("RMSE, in deviations of the targets", ".4g"),
+    "mae_standardised": ("mean absolute error, in deviations", ".4g"),
     "log_likelihood": ("log-likelihood", ".4f"),
     "log_likelihood_clipped": ("log-likelihood, clipped as published", ".4f"),
     "ece": ("calibration error (ECE)", ".4f"),
@@ -30,8 +33,15 @@ def show_metrics(title: str, columns: Mapping[str, Mapping[str, float]]) -> None
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
-    for key, (label, form) in ROWS.items():
-        if any(key in values for values in columns.values()):
+    found = dict.fromkeys(key for values in columns.values() for key in values)
+    numbered = {key: re.fullmatch(r"(rmse|mae)_(\d+)", key) for key in found}
+    rows = ROWS | {
+        key: (f"{ROWS[part[1]][0]}, target {int(part[2]) + 1}", ".4g")
+        for key, part in numbered.items()
+        if part
+    }
+    for key, (label, form) in rows.items():
+        if key in found:
             cells = (
                 format(values[key], form) if key in values else "" for values in columns.values()
             )

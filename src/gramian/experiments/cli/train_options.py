@@ -67,6 +67,8 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
     from gramian.train.config import ConfigError, TrainConfig
 
     asked = peek(words)
+    if asked.kind is not None:
+        check_kind(asked.kind)
     start = read_config(asked.preset) if asked.preset else {}
     splits = None
     if asked.preset is None and asked.data is not None:
@@ -84,6 +86,14 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
         return config, options, splits
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind of model that there is not."""
+    from gramian.train.config import MODEL_CONFIGS
+
+    if kind not in MODEL_CONFIGS:
+        raise UsageError(f"unknown kind {kind!r}; known are {', '.join(MODEL_CONFIGS)}")
 
 
 def suitable(asked: Asked) -> tuple[Splits, Values]:
@@ -104,8 +114,7 @@ def train_parser(kind: str, environment: bool = True) -> Parser:
     """The parser for a kind of model."""
     from gramian.train.config import MODEL_CONFIGS, TrainConfig, add_train_arguments
 
-    if kind not in MODEL_CONFIGS:
-        raise UsageError(f"unknown kind {kind!r}; known are {', '.join(MODEL_CONFIGS)}")
+    check_kind(kind)
     parser = Parser(
         "train",
         "Train a model. Without options: handwritten digits. An option comes from the command "

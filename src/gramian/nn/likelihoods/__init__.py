@@ -1,5 +1,6 @@
 """Likelihoods: from marginals q(f) to an expectation for training and a prediction."""
 
+from gramian.nn.checks import check_positive
 from gramian.nn.likelihoods.categorical import Categorical
 from gramian.nn.likelihoods.gaussian import Gaussian
 from gramian.nn.likelihoods.likelihood import (
@@ -42,6 +43,7 @@ def check_likelihood(config: LikelihoodConfig) -> None:
         )
     if config.num_samples < 1:
         raise ValueError(f"num_samples must be 1 or more, got {config.num_samples}")
+    check_positive(noise_var=config.noise_var)
     if config.estimator not in ("exact", "monte_carlo"):
         raise ValueError(f"estimator must be exact or monte_carlo, got {config.estimator!r}")
 

@@ -12,6 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from gramian.train.record.run_folder import Row
 
+SHOWN = {
+    "accuracy": ("acc", ".2%"),
+    "rmse": ("rmse", ".4g"),
+    "rmse_standardised": ("rmse/std", ".4g"),
+    "log_likelihood": ("ll", ".4f"),
+}
+"""Of each data set: metric, label, format."""
+
 log = logging.getLogger("gramian")
 
 
@@ -76,10 +84,9 @@ class ProgressView:
         parts = [f"epoch {row['epoch']:.0f}/{self.epochs}", f"objective {row['objective']:.4f}"]
         names = {"train": "train", "validation": "val", "test": "test"}
         for key, name in names.items():
-            for figure, form in {"accuracy": ".2%", "rmse": ".4g", "log_likelihood": ".4f"}.items():
-                value = row.get(f"{key}_{figure}")
+            for metric, (label, form) in SHOWN.items():
+                value = row.get(f"{key}_{metric}")
                 if value is not None:
-                    label = {"accuracy": "acc", "log_likelihood": "ll"}.get(figure, figure)
                     parts.append(f"{name} {label} {value:{form}}")
         done = row["step"] - (self.first_step or 0)
         total = self.epochs * self.steps_per_epoch

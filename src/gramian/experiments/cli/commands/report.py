@@ -1,4 +1,4 @@
-"""``gramian report``: results of ``gramian reproduce`` as tables, figures and one page."""
+"""``gramian report``: results of ``reproduce``, or runs of ``train``, as tables and one page."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def report_parser() -> Parser:
     """The options."""
     parser = Parser(
         "report",
-        "Tables (Markdown, LaTeX), learning curves (PNG, PDF) and one HTML page that compare the "
-        "results of gramian reproduce with the published ones.",
+        "Tables (Markdown, LaTeX), learning curves (PNG, PDF) and one HTML page: the results of "
+        "gramian reproduce beside the published ones, or runs of gramian train side by side.",
     )
     parser.add_argument(
         "runs", nargs="+", help="result folder, or folder that holds several; one or more"
