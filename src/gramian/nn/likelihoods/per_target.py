@@ -15,7 +15,10 @@ from gramian.gram.blocks import Marginals
 from gramian.nn.likelihoods.likelihood import Estimator, Likelihood, Named, Targets, sample
 from gramian.nn.likelihoods.metrics import Metrics, TargetMetrics
 
-NODES = 64
+NODES, WEIGHTS = (
+    torch.from_numpy(values)[:, None, None] for values in np.polynomial.hermite_e.hermegauss(64)
+)
+"""Of Gauss-Hermite quadrature, [64, 1, 1]: E[g(ε)] ≈ Σ WEIGHTS/√2π · g(NODES) for normal ε."""
 
 
 class PerTarget(Likelihood):
@@ -33,8 +36,6 @@ class PerTarget(Likelihood):
     targets: ClassVar[Targets] = "real"
     shift: Tensor
     scale: Tensor
-    nodes: Tensor
-    log_weights: Tensor
 
     def __init__(
         self, num_outputs: int, num_samples: int = 1000, estimator: Estimator = "exact"
@@ -42,11 +43,6 @@ class PerTarget(Likelihood):
         super().__init__(num_outputs, num_samples, estimator)
         self.register_buffer("shift", torch.zeros(num_outputs))
         self.register_buffer("scale", torch.ones(num_outputs))
-        nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-        log_weights = np.log(weights) - 0.5 * math.log(2 * math.pi)
-        for name, values in (("nodes", nodes), ("log_weights", log_weights)):
-            column = torch.tensor(values, dtype=torch.get_default_dtype())[:, None, None]
-            self.register_buffer(name, column, persistent=False)
 
     @abstractmethod
     def log_density(
@@ -117,16 +113,16 @@ class PerTarget(Likelihood):
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
         """Σ_c E_q[log p(y_c | f_c)]."""
-        log_p = self.log_density(self.scaled(y, q.mean), sample(q, self._points(noise)))
+        log_p = self.log_density(self.scaled(y, q.mean), sample(q, self._points(q, noise)))
         return self._mean(log_p).sum(-1) - self.log_unit()
 
     def log_marginal(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
         """Σ_c log E_q[p(y_c | f_c)]."""
-        log_p = self.log_density(self.scaled(y, q.mean), sample(q, self._points(noise)))
+        log_p = self.log_density(self.scaled(y, q.mean), sample(q, self._points(q, noise)))
         if self.estimator == "exact":
-            log_mean = (self.log_weights + log_p).logsumexp(0)
+            log_mean = (log_weights(log_p) + log_p).logsumexp(0)
         else:
             log_mean = log_p.logsumexp(0) - math.log(len(log_p))
         return log_mean.sum(-1) - self.log_unit()
@@ -139,21 +135,21 @@ class PerTarget(Likelihood):
         ℓ' comes from automatic differentiation; ℓ may have kinks. w is negative where ℓ is, on
         average, not concave. A deviation s below 1e-4, in units of the targets', counts as 1e-4.
         """
-        wide, x = Marginals(q.mean, q.var.clamp_min(1e-8)), self._points(noise).to(q.mean.dtype)
+        wide, x = Marginals(q.mean, q.var.clamp_min(1e-8)), self._points(q, noise)
         with torch.enable_grad():
             f = sample(wide, x).detach().requires_grad_()
             log_p = self.log_density(self.scaled(y, q.mean), f).sum()
             (slope,) = torch.autograd.grad(log_p, f)
         return self._mean(slope), -(self._mean(slope * x) / wide.var.sqrt()).mean(-1)
 
-    def _points(self, noise: Tensor) -> Tensor:
+    def _points(self, q: Marginals, noise: Tensor) -> Tensor:
         """Where f is evaluated, in deviations from its mean."""
-        return self.nodes if self.estimator == "exact" else noise
+        return (NODES if self.estimator == "exact" else noise).to(q.mean)
 
     def _mean(self, values: Float[Tensor, "S B C"]) -> Float[Tensor, "B C"]:
         """The mean over those points."""
         exact = self.estimator == "exact"
-        return (self.log_weights.exp() * values).sum(0) if exact else values.mean(0)
+        return (log_weights(values).exp() * values).sum(0) if exact else values.mean(0)
 
     # ---- predictions ----
 
@@ -186,6 +182,11 @@ class PerTarget(Likelihood):
         prediction = self.predict(q, noise)
         log_prob = self.log_marginal(q, y, noise)
         metrics.update(prediction["mean"], prediction["variance"], y, log_prob)
+
+
+def log_weights(like: Tensor) -> Float[Tensor, "S 1 1"]:
+    """Logarithms of the weights of the quadrature, which add up to 1."""
+    return (WEIGHTS.log() - 0.5 * math.log(2 * math.pi)).to(like)
 
 
 def log_normal(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.likelihoods.per_target import PerTarget
+from gramian.nn.likelihoods.per_target import NODES, PerTarget, log_weights
 
 
 class Poisson(PerTarget):
@@ -69,7 +69,7 @@ class Poisson(PerTarget):
         """
         if self.estimator == "monte_carlo":
             return super().log_marginal(q, y, noise)
-        z, m, x = self.scaled(y, q.mean), q.mean + self.shift, self.nodes
+        z, m, x = self.scaled(y, q.mean), q.mean + self.shift, NODES.to(q.mean)
         v = q.var.clamp_min(torch.finfo(q.var.dtype).tiny).expand_as(m)
         w = _omega(v.log() + m + v * z)  # w = var·e^g, and w + log w = log var + m + var·y
         g, s = m + v * z - w, (v / (1 + w)).sqrt()
@@ -77,7 +77,7 @@ class Poisson(PerTarget):
         f = g + s * x
         log_p = z * f - f.exp() - (z + 1).lgamma()
         log_q = -(v * a.square() / 2 + a * s * x + x.square() / (2 * (1 + w)))
-        terms = self.log_weights + log_p + log_q + x.square() / 2 - w.log1p() / 2
+        terms = log_weights(log_p) + log_p + log_q + x.square() / 2 - w.log1p() / 2
         return terms.logsumexp(0).sum(-1)
 
     def derivatives(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments.lightning import find_free_network_port
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
@@ -24,6 +23,9 @@ from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
 from gramian.train.runtime.processes import noticing_lost, start_processes
 from gramian.train.runtime.tf32 import emulate_tf32
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Forward = Callable[[Tensor, ByPath], DKMResult]
 Precision = Literal["32-true", "64-true", "tf32", "tf32-emulated"]
@@ -52,18 +54,12 @@ class Engine:
         precision: Precision = "32-true",
         keep_memory: bool = False,
     ) -> None:
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces processes
-        one = devices == 1 or SLURMEnvironment.detect()  # which starts the others itself
-        self.children = start_processes(1 if one else devices, find_free_network_port())
-        strategy = "ddp" if devices * num_nodes > 1 else "auto"
-        self.fabric = Fabric(
-            accelerator=choose_device(device),
-            strategy=strategy,
-            devices=devices,
-            num_nodes=num_nodes,
-            precision="32-true",  # does nothing; Fabric's 64-true rounds outputs to float32
-        )
-        self.fabric.launch()
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.fabric: Fabric | None = None
+        self.device = torch.device(choose_device(device))
+        self.rank, self.world_size = 0, 1
+        if devices * num_nodes > 1 or "WORLD_SIZE" in os.environ:
+            self._join(self.device.type, devices, num_nodes)
         if precision == "tf32":
             if self.device.type != "cuda":
                 raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
@@ -72,20 +68,25 @@ class Engine:
         self.precision, self.keep_memory = precision, keep_memory
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
-    @property
-    def device(self) -> torch.device:
-        """The device of this process."""
-        return self.fabric.device
+    def _join(self, device: str, devices: int, num_nodes: int) -> None:
+        """Start the other processes, or find them; one process alone need not load Fabric."""
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments.lightning import find_free_network_port
+        from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
-    @property
-    def rank(self) -> int:
-        """The number of this process."""
-        return self.fabric.global_rank
-
-    @property
-    def world_size(self) -> int:
-        """How many processes there are."""
-        return self.fabric.world_size
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces processes
+        one = devices == 1 or SLURMEnvironment.detect()  # which starts the others itself
+        self.children = start_processes(1 if one else devices, find_free_network_port())
+        self.fabric = Fabric(
+            accelerator=device,
+            strategy="ddp" if devices * num_nodes > 1 else "auto",
+            devices=devices,
+            num_nodes=num_nodes,
+            precision="32-true",  # does nothing; Fabric's 64-true rounds outputs to float32
+        )
+        self.fabric.launch()
+        self.device = self.fabric.device
+        self.rank, self.world_size = self.fabric.global_rank, self.fabric.world_size
 
     @property
     def is_first(self) -> bool:
@@ -109,6 +110,8 @@ class Engine:
             for module in model.modules():
                 if isinstance(module, GramNorm):
                     module.batch_mean = mean_over_processes
+        if self.fabric is None:
+            return model, optimiser
         wrapped, optimiser = self.fabric.setup(_Plain(model), optimiser)
 
         def forward(x: Tensor, noise: ByPath) -> DKMResult:
@@ -125,7 +128,10 @@ class Engine:
 
     def backward(self, loss: Tensor) -> None:
         """Gradients, averaged over the processes."""
-        self.fabric.backward(loss)
+        if self.fabric is None:
+            loss.backward()
+        else:
+            self.fabric.backward(loss)
 
     def total(self, values: Sequence[int | float]) -> list[int | float]:
         """Sums of ``values`` over the processes."""
