@@ -91,10 +91,12 @@ def test_the_program_does_as_well_as_the_estimators_on_tables(tmp_path, capsys):
     wine = load_wine()
     np.savez(tmp_path / "wine.npz", x=wine.data, y=wine.target)
     words = ["--data", str(tmp_path / "wine.npz"), "--output", str(tmp_path), "--plots", "false"]
-    assert main(["train", *words, "--json", "--quiet"]) == 0
+    assert main(["train", *words, "--max_epochs", "25", "--json", "--quiet"]) == 0
     result = json.loads(capsys.readouterr().out)
     splits = load(tmp_path / "wine.npz")
-    ours = DKMClassifier(random_state=0).fit(splits.train.x.numpy(), splits.train.y.numpy())
+    ours = DKMClassifier(max_epochs=25, random_state=0).fit(
+        splits.train.x.numpy(), splits.train.y.numpy()
+    )
     p = ours.predict_proba(splits.test.x.numpy())
     expected = np.log(p[np.arange(len(p)), splits.test.y.numpy()]).mean()
     assert result["metrics"]["test"]["accuracy"] >= 0.97
