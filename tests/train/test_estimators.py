@@ -525,7 +525,7 @@ def test_the_decision_function_agrees_with_the_prediction(classifier, moons):
 def test_parameters_without_a_meaning_are_named(moons, images, changes):
     (name,) = changes
     if changes == {"device": "cuda"} and torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has a CUDA device, so the setting is fine here")
     for estimator, data in ((DKMClassifier, moons), (ConvDKMClassifier, images)):
         with pytest.raises(ValueError, match=name):
             estimator(**changes).fit(*data)

@@ -36,12 +36,14 @@ T = TypeVar("T")
 
 
 class Layer(nn.Module, ABC, Generic[State]):
-    """Gram blocks → Gram blocks, in two halves. What a custom layer must have: three methods.
+    """Gram blocks → Gram blocks, in two halves. A custom layer has three methods to write.
+
+    ``inducing`` and ``data`` are the halves; ``build`` makes the layer from settings that name it.
 
     Noise and results are kept by module path, relative to the layer: SKR's noise of each
     ``GramLayer``, and of what the data half saw, the mean of each ``GramNorm`` and the number of
     variances that each ``GramLayer`` clamped. A state is any dataclass whose ``ii`` is G_ii after
-    the layer. A layer with Gram layers gives their KL in ``kl``; ``build`` makes it from settings.
+    the layer. A layer with Gram layers gives their KL in ``kl``, and starts them in ``start_``.
     """
 
     @classmethod
@@ -55,7 +57,7 @@ class Layer(nn.Module, ABC, Generic[State]):
             space: (H, W) after it; () for rows.
             stride: of images.
         """
-        raise NotImplementedError(f"{cls.__name__} cannot be built from settings: write build()")
+        raise TypeError(f"{cls.__name__} cannot be built from settings: write its build()")
 
     @abstractmethod
     def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> State:

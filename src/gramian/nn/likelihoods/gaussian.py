@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.likelihoods.likelihood import Estimator, LikelihoodConfig, sample
-from gramian.nn.likelihoods.per_target import PerTarget, log_normal
+from gramian.gram.random import normals
+from gramian.nn.likelihoods.likelihood import sample
+from gramian.nn.likelihoods.per_target import WithNoise, log_normal
 
 
-class Gaussian(PerTarget):
-    """p(y | f) = Π_c N(y_c; f_c, σ²), with σ² learned; all expectations in closed form.
-
-    Args (besides those of every likelihood):
-        noise_var: start value of σ².
-    """
+class Gaussian(WithNoise):
+    """p(y | f) = Π_c N(y_c; f_c, σ²), with σ² learned; all expectations in closed form."""
 
     full_step = True
-
-    def __init__(
-        self,
-        num_outputs: int,
-        num_samples: int = 1000,
-        estimator: Estimator = "exact",
-        noise_var: float = 1.0,
-    ) -> None:
-        super().__init__(num_outputs, num_samples, estimator)
-        self.log_noise_var = nn.Parameter(torch.tensor(log_of_positive(noise_var)))
-
-    @classmethod
-    def from_config(cls, config: LikelihoodConfig) -> Gaussian:
-        """With the noise's start value."""
-        return cls(config.num_outputs, config.num_samples, config.estimator, config.noise_var)
-
-    @property
-    def noise_var(self) -> Float[Tensor, ""]:
-        """σ²."""
-        return self.log_noise_var.exp()
 
     def log_density(
         self, z: Float[Tensor, "B C"], f: Float[Tensor, "S B C"]
@@ -84,12 +59,4 @@ class Gaussian(PerTarget):
 
     def draw(self, f: Float[Tensor, "S B C"], generator: torch.Generator) -> Float[Tensor, "S B C"]:
         """f + σ ε."""
-        noise = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=generator.device)
-        return f + self.noise_var.sqrt() * noise.to(f.device)
-
-
-def log_of_positive(noise_var: float) -> float:
-    """The logarithm of a start value."""
-    if not 0 < noise_var < math.inf:
-        raise ValueError(f"noise_var must be positive, got {noise_var}")
-    return math.log(noise_var)
+        return f + self.noise_var.sqrt() * normals(f.shape, generator, f.dtype).to(f.device)

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
+from gramian.gram.random import normals
 from gramian.nn.likelihoods.metrics import Metrics
 
 Targets = Literal["classes", "real", "counts"]
@@ -129,8 +130,7 @@ def draw_noise(
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "S B C"]:
     """Standard normals for ``shape`` = (B, C); B = 1 shares them over the batch."""
-    size = (num_samples, *shape)
-    return torch.randn(size, generator=generator, dtype=dtype, device=generator.device)
+    return normals((num_samples, *shape), generator, dtype)
 
 
 def sample(q: Marginals, noise: Float[Tensor, "S #B #C"]) -> Float[Tensor, "S B C"]:

@@ -9,10 +9,19 @@ from typing import ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.likelihoods.likelihood import Estimator, Likelihood, Named, Targets, sample
+from gramian.gram.random import normals
+from gramian.nn.checks import check_positive
+from gramian.nn.likelihoods.likelihood import (
+    Estimator,
+    Likelihood,
+    LikelihoodConfig,
+    Named,
+    Targets,
+    sample,
+)
 from gramian.nn.likelihoods.metrics import Metrics, TargetMetrics
 
 NODES, WEIGHTS = (
@@ -163,10 +172,7 @@ class PerTarget(Likelihood):
         self, q: Marginals, num_samples: int, generator: torch.Generator
     ) -> Float[Tensor, "S B C"]:
         """Draws of y, independent for each data point."""
-        size = (num_samples, *q.mean.shape)
-        noise = torch.randn(
-            size, generator=generator, dtype=q.mean.dtype, device=generator.device
-        ).to(q.mean.device)
+        noise = normals((num_samples, *q.mean.shape), generator, q.mean.dtype).to(q.mean.device)
         a, b = self.units
         return a + b * self.draw(sample(q, noise), generator)
 
@@ -182,6 +188,35 @@ class PerTarget(Likelihood):
         prediction = self.predict(q, noise)
         log_prob = self.log_marginal(q, y, noise)
         metrics.update(prediction["mean"], prediction["variance"], y, log_prob)
+
+
+class WithNoise(PerTarget):
+    """A density with a learned variance σ² of its noise, in units of the targets' variance.
+
+    Args (besides those of every likelihood):
+        noise_var: start value of σ².
+    """
+
+    def __init__(
+        self,
+        num_outputs: int,
+        num_samples: int = 1000,
+        estimator: Estimator = "exact",
+        noise_var: float = 1.0,
+    ) -> None:
+        super().__init__(num_outputs, num_samples, estimator)
+        check_positive(noise_var=noise_var)
+        self.log_noise_var = nn.Parameter(torch.tensor(math.log(noise_var)))
+
+    @classmethod
+    def from_config(cls, config: LikelihoodConfig) -> WithNoise:
+        """With the noise's start value."""
+        return cls(config.num_outputs, config.num_samples, config.estimator, config.noise_var)
+
+    @property
+    def noise_var(self) -> Float[Tensor, ""]:
+        """σ²."""
+        return self.log_noise_var.exp()
 
 
 def log_weights(like: Tensor) -> Float[Tensor, "S 1 1"]:

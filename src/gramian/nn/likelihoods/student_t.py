@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
-from gramian.nn.likelihoods.gaussian import log_of_positive
-from gramian.nn.likelihoods.likelihood import Estimator, LikelihoodConfig
-from gramian.nn.likelihoods.per_target import PerTarget, log_normal
+from gramian.gram.random import normals
+from gramian.nn.likelihoods.likelihood import Estimator
+from gramian.nn.likelihoods.per_target import WithNoise, log_normal
 
 
-class StudentT(PerTarget):
+class StudentT(WithNoise):
     """p(y | f) = Π_c t_ν(y_c; f_c, σ), with the scale σ and the degrees of freedom ν learned.
 
     ν = 2 + exp(·) is above 2, so that there is a variance, σ² ν/(ν − 2).
@@ -32,21 +32,10 @@ class StudentT(PerTarget):
         noise_var: float = 1.0,
         degrees: float = 4.0,
     ) -> None:
-        super().__init__(num_outputs, num_samples, estimator)
+        super().__init__(num_outputs, num_samples, estimator, noise_var)
         if not 2 < degrees < math.inf:
             raise ValueError(f"degrees must be above 2, got {degrees}")
-        self.log_noise_var = nn.Parameter(torch.tensor(log_of_positive(noise_var)))
         self.log_degrees = nn.Parameter(torch.tensor(math.log(degrees - 2)))
-
-    @classmethod
-    def from_config(cls, config: LikelihoodConfig) -> StudentT:
-        """With the noise's start value."""
-        return cls(config.num_outputs, config.num_samples, config.estimator, config.noise_var)
-
-    @property
-    def noise_var(self) -> Float[Tensor, ""]:
-        """σ²."""
-        return self.log_noise_var.exp()
 
     @property
     def degrees(self) -> Float[Tensor, ""]:
@@ -93,5 +82,5 @@ class StudentT(PerTarget):
         """f + σ ε/√τ."""
         half = (self.degrees / 2).to(f).expand(f.shape).to(generator.device)
         tau = torch._standard_gamma(half, generator=generator) / half
-        noise = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=generator.device)
-        return f + self.noise_var.sqrt() * (noise / tau.sqrt()).to(f.device)
+        noise = normals(f.shape, generator, f.dtype) / tau.sqrt()
+        return f + self.noise_var.sqrt() * noise.to(f.device)

@@ -149,14 +149,6 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
 
 
-def check_device(device: Any) -> None:
-    """Raise unless ``device`` is known and there is one."""
-    check_choice("device", device, ("cpu", "cuda", "mps", "auto"))
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(device, True):
-        raise ValueError(f"device={device!r}, but this machine has none: use 'cpu' or 'auto'")
-
-
 def _unpacked(value: Any) -> Any:
     """A parameter, from JSON."""
     if isinstance(value, dict):

@@ -21,7 +21,6 @@ from gramian.train.estimators.base import (
     Estimator,
     check_choice,
     check_count,
-    check_device,
     draw_seed,
 )
 from gramian.train.fit import train_
@@ -29,6 +28,7 @@ from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
+from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.seeds import generator
 from gramian.train.step import check_finite
 from gramian.train.task import untrained
@@ -241,7 +241,7 @@ class EpochEstimator(Estimator):
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("precision", self.precision, get_args(Precision))
         check_count("num_samples", self.num_samples)
-        check_device(self.device)
+        choose_device(self.device)
 
     def _restore(self, facts: dict[str, Any]) -> None:
         super()._restore(facts)

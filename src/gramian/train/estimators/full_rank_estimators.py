@@ -23,12 +23,12 @@ from gramian.train.estimators.base import (
     Estimator,
     check_choice,
     check_count,
-    check_device,
     draw_seed,
     tensor,
 )
 from gramian.train.estimators.kinds import Classifier, Regressor
 from gramian.train.fit import fit_full_rank
+from gramian.train.runtime.devices import choose_device
 
 Precision = Literal["64-true", "32-true"]
 AUTO_JITTER = {"64-true": 1e-6, "32-true": 1e-4}
@@ -133,7 +133,7 @@ class FullRankEstimator(Estimator):
         check_choice(
             "likelihood", likelihood, ("categorical", "dirichlet") if classes else ("gaussian",)
         )
-        check_device(self.device)
+        choose_device(self.device)
         jitter = self.kernel_jitter
         jitter = AUTO_JITTER[self.precision] if jitter == "auto" else float(jitter)
         return FullRankConfig(

@@ -6,10 +6,10 @@ import torch
 
 from gramian.gram.linalg import condition_number
 from gramian.nn.contract import Trainable
+from gramian.nn.layers import grams_of
 from gramian.nn.likelihoods import received
 from gramian.nn.likelihoods.metrics import Metrics
 from gramian.nn.model import DKM
-from gramian.nn.steps.gram_layer import GramLayer
 from gramian.train.data import Dataset
 from gramian.train.predict.predictor import Predictor
 
@@ -38,7 +38,7 @@ def condition_numbers(model: Trainable) -> dict[str, float]:
     if not isinstance(model, DKM):
         return {}
     return {
-        path: condition_number(module.inducing_gram.matrix)
-        for path, module in model.layers.named_modules()
-        if isinstance(module, GramLayer) and module.inducing_gram is not None
+        path: condition_number(gram.inducing_gram.matrix)
+        for path, gram in grams_of(model.layers).items()
+        if gram.inducing_gram is not None
     }
