@@ -10,28 +10,28 @@ import numpy as np
 JITTER = 1e-4
 
 
-def normalized_gaussian(c, x, y):
+def normalized_gaussian(c, x, y, beta):
     s = math.sqrt(x * y)
-    return s * math.exp(c / s - 1)
+    return s * math.exp(beta * (c / s - 1))
 
 
-def arc_cosine(c, x, y):
+def arc_cosine(c, x, y, beta):
     x, y = (1 + JITTER) * x + JITTER, (1 + JITTER) * y + JITTER
     m = x * y
     return (math.sqrt(m - c * c) + (math.pi - math.acos(c / math.sqrt(m))) * c) / math.pi
 
 
-def squared_exponential(c, x, y):
-    return math.exp(-0.5 * (x + y - 2 * c))
+def squared_exponential(c, x, y, beta):
+    return math.exp(-0.5 * beta * (x + y - 2 * c))
 
 
-def matern32(c, x, y):
-    d = math.sqrt(3 * max(x + y - 2 * c, 0))
+def matern32(c, x, y, beta):
+    d = math.sqrt(3 * beta * max(x + y - 2 * c, 0))
     return (1 + d) * math.exp(-d)
 
 
-def matern52(c, x, y):
-    d = math.sqrt(5 * max(x + y - 2 * c, 0))
+def matern52(c, x, y, beta):
+    d = math.sqrt(5 * beta * max(x + y - 2 * c, 0))
     return (1 + d + d * d / 3) * math.exp(-d)
 
 
@@ -45,7 +45,7 @@ KERNELS = {
 KEEPS_THE_DIAGONAL = {"normalized_gaussian", "arc_cosine"}
 
 
-def kernel(name, blocks, w=1.0, b=0.1):
+def kernel(name, blocks, w=1.0, b=0.1, beta=1.0):
     """w k(G) + b with jitter on both diagonals."""
     ii, ti, tt = blocks
     k = KERNELS[name]
@@ -54,7 +54,7 @@ def kernel(name, blocks, w=1.0, b=0.1):
     for p in range(P):
         for q in range(P):
             if p != q:
-                K_ii[p, q] = w * k(ii[p, q], ii[p, p], ii[q, q]) + b
+                K_ii[p, q] = w * k(ii[p, q], ii[p, p], ii[q, q], beta) + b
         own = ii[p, p] if name in KEEPS_THE_DIAGONAL else 1.0
         if name == "arc_cosine":
             own = (1 + JITTER) * own + JITTER
@@ -63,7 +63,7 @@ def kernel(name, blocks, w=1.0, b=0.1):
         own = tt[t] if name in KEEPS_THE_DIAGONAL else 1.0
         k_tt[t] = (1 + JITTER) * (w * own + b) + JITTER
         for p in range(P):
-            K_ti[(*t, p)] = w * k(ti[(*t, p)], tt[t], ii[p, p]) + b
+            K_ti[(*t, p)] = w * k(ti[(*t, p)], tt[t], ii[p, p], beta) + b
     return K_ii, K_ti, k_tt
 
 
@@ -91,7 +91,7 @@ def convolution(blocks, C, stride=1):
     return K_ii, K_ti, k_tt
 
 
-def gram_layer(blocks, G):
+def gram_layer(blocks, G, unexplained="kept"):
     """Condition on G: Algorithm 1, with explicit inverses."""
     ii, ti, tt = blocks
     inverse = np.linalg.inv(ii)
@@ -99,7 +99,9 @@ def gram_layer(blocks, G):
     for t in np.ndindex(tt.shape):
         k = ti[t]
         G_ti[t] = k @ inverse @ G
-        g_tt[t] = k @ inverse @ G @ inverse @ k + tt[t] - k @ inverse @ k
+        g_tt[t] = k @ inverse @ G @ inverse @ k
+        if unexplained == "kept":
+            g_tt[t] += tt[t] - k @ inverse @ k
     return G, G_ti, g_tt
 
 
@@ -148,13 +150,13 @@ def patch_input(X, images):
 # ---- without inducing points: one matrix over all pixels of all images, training images first ----
 
 
-def full_kernel(name, G, num_training, w=1.0, b=0.1, jitter=JITTER):
+def full_kernel(name, G, num_training, w=1.0, b=0.1, jitter=JITTER, beta=1.0):
     """w k(G) + b with jitter on the diagonal; arc_cosine inflates that of training points twice."""
     k = KERNELS[name]
     K = np.zeros_like(G)
     for p, q in np.ndindex(G.shape):
         if p != q:
-            K[p, q] = w * k(G[p, q], G[p, p], G[q, q]) + b
+            K[p, q] = w * k(G[p, q], G[p, p], G[q, q], beta) + b
             continue
         own = G[p, p] if name in KEEPS_THE_DIAGONAL else 1.0
         if name == "arc_cosine" and p < num_training:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gramian import SKR, GramBlocks, NormChoice
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
-from gramian.nn.steps.kernels import KERNELS, Kernel
+from gramian.nn.steps.kernels import KERNELS, Bandwidth, Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.pooling import NystromMean, SpatialMean
 
@@ -83,6 +83,11 @@ P, SPACE = 4, (3, 4)
 
 KERNEL_STEPS: dict[str, Callable[[], Kernel]] = {
     **KERNELS,
+    **{
+        f"{name}_bandwidth": lambda kernel=kernel: kernel(bandwidth=Bandwidth(3.0, learned=True))
+        for name, kernel in KERNELS.items()
+        if kernel.has_bandwidth
+    },
     "sum": lambda: KERNELS["arc_cosine"]() + KERNELS["matern32"](),
     "product": lambda: KERNELS["normalized_gaussian"]() * KERNELS["squared_exponential"](),
 }
@@ -92,6 +97,7 @@ GRAM_STEPS: dict[str, Callable[[], nn.Module]] = {
     "gram_skr_train": lambda: WithoutKL(GramLayer(P, skr=SKR(0.5))),
     "gram_skr_eval": lambda: WithoutKL(GramLayer(P, skr=SKR(0.5))).eval(),
     "gram_jitter_only": lambda: WithoutKL(GramLayer(P, skr=SKR(None))),
+    "gram_dropped": lambda: WithoutKL(GramLayer(P, skr=SKR(0.5), unexplained="dropped")),
     "gram_nngp": lambda: WithoutKL(GramLayer(P, nu=float("inf"), skr=SKR.off())),
 }
 

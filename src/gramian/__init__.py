@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gramian.nn.likelihoods import StudentT as StudentT
     from gramian.nn.model import DKM as DKM
     from gramian.nn.steps.kernels import KERNELS as KERNELS
+    from gramian.nn.steps.kernels import Bandwidth as Bandwidth
     from gramian.nn.steps.kernels import Jitter as Jitter
     from gramian.nn.steps.kernels import Kernel as Kernel
     from gramian.nn.steps.norm import NormChoice as NormChoice
@@ -91,6 +92,7 @@ _HOME = {
     "FullRankTerms": "nn.full_rank.full_rank_dkm",
     "Gaussian": "nn.likelihoods",
     "GramBlocks": "gram.blocks",
+    "Bandwidth": "nn.steps.kernels",
     "Jitter": "nn.steps.kernels",
     "Kernel": "nn.steps.kernels",
     "Layer": "nn.layers",

@@ -32,16 +32,12 @@ def block(request, monkeypatch):
 
 
 def test_the_normalised_gaussian_kernel_and_its_gradients(block):
-    c, x, y, w, b = (
-        normals(N, P),
-        positives(N),
-        positives(P, seed=1),
-        positives(),
-        positives(seed=1),
-    )
+    c, x, y = normals(N, P), positives(N), positives(P, seed=1)
+    w, b, beta = positives(), positives(seed=1), positives(seed=2)
     s = (x[:, None] * y).sqrt()
-    torch.testing.assert_close(normalized_gaussian(c, x, y, w, b), w * s * (c / s - 1).exp() + b)
-    assert torch.autograd.gradcheck(normalized_gaussian, (c, x, y, w, b))
+    expected = w * s * (beta * (c / s - 1)).exp() + b
+    torch.testing.assert_close(normalized_gaussian(c, x, y, w, b, beta), expected)
+    assert torch.autograd.gradcheck(normalized_gaussian, (c, x, y, w, b, beta))
 
 
 def test_the_projection_and_its_gradients(block):
@@ -50,6 +46,8 @@ def test_the_projection_and_its_gradients(block):
     torch.testing.assert_close(U, X @ R)
     torch.testing.assert_close(more, (X @ R).square().sum(1) - X.square().sum(1))
     assert torch.autograd.gradcheck(project, (X, R))
+    torch.testing.assert_close(project(X, R, less=False)[1], (X @ R).square().sum(1))
+    assert torch.autograd.gradcheck(lambda *args: project(*args, less=False), (X, R))
 
 
 @pytest.mark.parametrize("tail", [None, positives(1), positives(P)], ids=["no", "one", "each"])
@@ -74,7 +72,7 @@ def test_the_diagonal_form(block, skip):
 
 def test_a_point_of_norm_zero_has_finite_kernels_and_gradients():
     c, x, y = torch.zeros(2, 3), torch.zeros(2).requires_grad_(), torch.ones(3)
-    K = normalized_gaussian(c, x, y, torch.tensor(1.0), torch.tensor(0.0))
+    K = normalized_gaussian(c, x, y, *torch.tensor([1.0, 0.0, 2.0]))
     assert torch.allclose(K, torch.zeros(2, 3), atol=1e-15)
     K.sum().backward()
     assert K.isfinite().all()

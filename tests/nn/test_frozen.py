@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gramian import SKR, NegativeVarianceError, NormChoice, VarianceCheck
+from gramian import SKR, Bandwidth, NegativeVarianceError, NormChoice, VarianceCheck
 from gramian.nn.steps.kernels import KERNELS, Kernel, Matern32, NormalizedGaussian, SumKernel
 from tests.nn.test_models import DENSE, SMALL, conv_model, dense_model, images, rows
 from tests.samples import random_
@@ -21,6 +21,8 @@ CONV = {
     "unequal_weights": {"residual_weights": (0.3, 0.9)},
     "plain_kernel": {"weight_var": None, "bias_var": None},
     "clamped": {"variance_check": VarianceCheck(clamp=True)},
+    "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
+    "dropped": {"unexplained": "dropped"},
     **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
     **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},
     **{

@@ -24,7 +24,7 @@ from gramian.nn.model import DKM
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import PatchInput
-from gramian.nn.steps.kernels import KERNELS, Jitter, Linear
+from gramian.nn.steps.kernels import KERNELS, Bandwidth, Jitter, Linear
 from gramian.nn.steps.norm import GramNorm, NormChoice
 from gramian.nn.steps.output import GPOutput, RelativeOutput
 from gramian.nn.steps.pooling import NystromMean
@@ -91,9 +91,9 @@ def nngp(model, new, grams=None):
     flat = features.reshape(-1, features.shape[2])
     G = flat @ flat.T / flat.shape[1]
     w, b = (value.item() for value in model.kernel.variances(x))
-    jitter = config.kernel_jitter.relative
+    more = (w, b, config.kernel_jitter.relative, config.bandwidth.start)
     for layer in range(config.num_layers):
-        G = reference.full_kernel(config.kernel, G, P * S, w, b, jitter)
+        G = reference.full_kernel(config.kernel, G, P * S, *more)
         if space:
             stride = config.strides[layer] if config.strides else 1
             G = reference.pair_convolution(G, space, config.filter_size, stride)
@@ -101,12 +101,13 @@ def nngp(model, new, grams=None):
             S = math.prod(space)
         if grams is not None:
             G = reference.condition_full(G, grams[layer])
-    return reference.full_kernel(config.kernel, reference.pool_pairs(G, S), P, w, b, jitter)
+    return reference.full_kernel(config.kernel, reference.pool_pairs(G, S), P, *more)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_infinite_nu_is_exact_regression_with_the_nngp_kernel_dense(kernel):
-    config = replace(CONFIG, kernel=kernel, nu=math.inf)
+    bandwidth = Bandwidth(1.5) if KERNELS[kernel].has_bandwidth else Bandwidth()
+    config = replace(CONFIG, kernel=kernel, nu=math.inf, bandwidth=bandwidth)
     x, new = rows(), rows(3, seed=1)
     model = build(x, config)
     assert {name for name, _ in model.named_parameters() if "gram" in name} == set()

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import avg_pool2d
 
-from gramian import SKR, GramBlocks, NormChoice, VarianceCheck
+from gramian import SKR, Bandwidth, ConvDKMConfig, GramBlocks, NormChoice, VarianceCheck
 from gramian.gram.fast import windows
 from gramian.gram.fast.windows import window_mean
 from gramian.nn.layers import DKMLayer
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import DenseInput, PatchInput
-from gramian.nn.steps.kernels import KERNELS, Jitter, Kernel, Linear
+from gramian.nn.steps.kernels import KERNELS, ArcCosine, Jitter, Kernel, Linear
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import SpatialMean
@@ -43,6 +43,30 @@ def test_kernels_equal_loops(name, gram):
     assert_like(kernel(gram), reference.kernel(name, arrays(gram), w, b))
 
 
+@given(
+    st.sampled_from([name for name in KERNELS if KERNELS[name].has_bandwidth]),
+    grams(),
+    st.floats(0.1, 10),
+    st.booleans(),
+)
+def test_a_bandwidth_equals_loops_learned_or_not(name, gram, beta, learned):
+    kernel = KERNELS[name](bandwidth=Bandwidth(beta, learned)).double()
+    assert ("log_bandwidth" in dict(kernel.named_parameters())) == learned
+    w, b = (value.item() for value in kernel.variances(gram.ii))
+    beta = kernel.beta(gram.ii).item()  # float32 has rounded a learned one
+    assert_like(kernel(gram), reference.kernel(name, arrays(gram), w, b, beta))
+
+
+def test_what_has_no_bandwidth_refuses_one():
+    with pytest.raises(ValueError, match="ArcCosine has no bandwidth"):
+        ArcCosine(bandwidth=Bandwidth(2.0))
+    with pytest.raises(ValueError, match="kernel arc_cosine has no bandwidth"):
+        ConvDKMConfig(kernel="arc_cosine", bandwidth=Bandwidth(learned=True))
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="bandwidth must be positive"):
+            Bandwidth(wrong)
+
+
 @given(grams(spatial=True), st.sampled_from([1, 2, 3, 5]), st.integers(1, 3))
 def test_convolution_equals_loops(gram, f, stride):
     conv = KernelConv(len(gram.ii), 3, f, stride).double()
@@ -59,6 +83,8 @@ def test_gram_layer_equals_loops(gram):
     G = layer.inducing_gram.matrix.detach().numpy()
     K = KERNELS["squared_exponential"]().double()(gram)
     assert_like(layer(K)[0], reference.gram_layer(arrays(K), G))
+    layer.unexplained = "dropped"
+    assert_like(layer(K)[0], reference.gram_layer(arrays(K), G, "dropped"))
 
 
 @given(grams())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gramian import ConvDKMConfig, DenseDKMConfig, NormChoice, Predictor, VarianceCheck
+from gramian import Bandwidth, ConvDKMConfig, DenseDKMConfig, NormChoice, Predictor, VarianceCheck
 from gramian.experiments.cli.commands.export import as_text
 from gramian.experiments.cli.main import main
 from gramian.nn.steps.kernels import ArcCosine, Matern32, Matern52
@@ -102,7 +102,8 @@ def outcome(capsys, *words) -> tuple[int, str, str]:
 
 
 def test_images_in_float64(tmp_path):
-    model = predictor(replace(CONV, pooling="nystrom", whitening=False), torch.float64)
+    beyond = {"bandwidth": Bandwidth(3.0, learned=True), "unexplained": "dropped"}
+    model = predictor(replace(CONV, pooling="nystrom", whitening=False, **beyond), torch.float64)
     result = export(model, tmp_path / "new" / "model.pt2", "pt2")
     assert result.max_difference < 1e-10  # of the file, which was loaded again
     assert result.bytes == result.path.stat().st_size

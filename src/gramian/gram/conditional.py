@@ -28,7 +28,8 @@ class Conditional:
         g_tt = diag(K_ti K_ii⁻¹ G̃_ii K_ii⁻¹ K_it + K_tt·i) = k_tt − |x|² + |u|²
 
     (Algorithm 1 and Eq. gram_ind_prop.) No factorisation of G̃ is needed, and the last term is a
-    square, so only k_tt − |x|² can go below zero by rounding.
+    square, so only k_tt − |x|², what the inducing points do not explain of the data, can go below
+    zero by rounding.
     """
 
     kernel_factor: Float[Tensor, "P P"]  # L_K, with K_ii = L_K L_Kᵀ
@@ -53,11 +54,11 @@ class Conditional:
         return solve_right(K_ti, self.kernel_factor.mT)
 
     def project(
-        self, X: Float[Tensor, "N P"], k_tt: Float[Tensor, " N"]
+        self, X: Float[Tensor, "N P"], k_tt: Float[Tensor, " N"] | None
     ) -> tuple[Float[Tensor, "N columns"], Float[Tensor, " N"]]:
-        """U and g_tt from the whitened data."""
-        U, more = project(X, self.whitened_factor)
-        return U, k_tt + more
+        """U and g_tt from the whitened data; without k_tt, g_tt = |u|²."""
+        U, g_tt = project(X, self.whitened_factor, less=k_tt is not None)
+        return U, g_tt if k_tt is None else k_tt + g_tt
 
     def cross(
         self,

@@ -14,8 +14,8 @@ from gramian.nn.layers import LAYERS, Layer
 from gramian.nn.likelihoods import LikelihoodConfig, check_likelihood
 from gramian.nn.named import find
 from gramian.nn.steps.conv import KernelConv
-from gramian.nn.steps.gram_layer import GramLayer
-from gramian.nn.steps.kernels import KERNELS, Jitter, Kernel
+from gramian.nn.steps.gram_layer import GramLayer, Unexplained
+from gramian.nn.steps.kernels import KERNELS, Bandwidth, Jitter, Kernel
 from gramian.nn.steps.norm import GramNorm, NormChoice
 from gramian.nn.steps.output import GPOutput, OutputStart
 
@@ -29,16 +29,20 @@ class KernelConfig:
         weight_var: start value of each kernel's learned weight variance; null fixes it at 1.
         bias_var: start value of each kernel's learned bias variance; null leaves it out.
         kernel_jitter: inflation of the kernels' diagonals.
+        bandwidth: how fast the kernels fall off; fixed at 1 as published, or learned.
     """
 
     kernel: str = "normalized_gaussian"
     weight_var: float | None = 1.0
     bias_var: float | None = 0.1
     kernel_jitter: Jitter = Jitter()
+    bandwidth: Bandwidth = Bandwidth()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        self.kernel_class()
+        known = self.kernel_class()
+        if self.bandwidth != Bandwidth() and not known.has_bandwidth:
+            raise ValueError(f"the kernel {self.kernel} has no bandwidth: leave it at 1, fixed")
         check_positive(weight_var=self.weight_var, bias_var=self.bias_var)
 
     @classmethod
@@ -52,7 +56,10 @@ class KernelConfig:
 
     def build_kernel(self) -> Kernel:
         """A kernel with parameters of its own."""
-        return self.kernel_class()(self.weight_var, self.bias_var, self.kernel_jitter)
+        parts = (self.weight_var, self.bias_var, self.kernel_jitter)
+        if self.kernel_class().has_bandwidth:
+            return self.kernel_class()(*parts, self.bandwidth)
+        return self.kernel_class()(*parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,8 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         tempered: average the output's KL over the outputs instead of summing it.
         output_start: where q of the output starts: random, kernel or prior (see ``GPOutput``).
         variance_check: what to do about negative variances.
+        unexplained: the variance of the data that a layer's inducing points do not explain: kept,
+            as published, or dropped: with few inducing points the model then learns faster.
     """
 
     layer: str = "dkm"
@@ -79,6 +88,7 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
     tempered: bool = True
     output_start: OutputStart = "random"
     variance_check: VarianceCheck = VarianceCheck()
+    unexplained: Unexplained = "kept"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -104,7 +114,8 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
 
     def build_gram(self, num_inducing: int) -> GramLayer:
         """A Gram layer."""
-        return GramLayer(num_inducing, self.nu, self.divergence, self.skr, self.variance_check)
+        check, unexplained = self.variance_check, self.unexplained
+        return GramLayer(num_inducing, self.nu, self.divergence, self.skr, check, unexplained)
 
     def build_norm(self, num_inducing: int, space: tuple[int, ...]) -> GramNorm:
         """A normalisation; where there are no pixels, ``location`` means the whole batch."""

@@ -156,7 +156,7 @@ class DKMLayer(Layer[LayerState]):
         conditional = state.conditional
         X = self._whitened(phi, state)
         flat = X.flat()
-        U, g_tt = conditional.project(flat.ti, flat.tt_diag)
+        U, g_tt = self.gram.project(conditional, flat.ti, flat.tt_diag)
         g_tt, num_clamped = self.gram.variance_check(g_tt.view_as(X.tt_diag))
         n_t = self.norm.data_mean(g_tt)
         u, v = self.norm.factors(conditional.ii, n_t)
@@ -194,9 +194,8 @@ class DKMLayer(Layer[LayerState]):
         """
         if type(self) is not DKMLayer:
             return super().freeze(G_ii, state)
-        check = self.gram.variance_check
         return FrozenLayer(
-            self.kernel, self.conv, self.norm, check, G_ii, state.conditional, weight
+            self.kernel, self.conv, self.gram, self.norm, G_ii, state.conditional, weight
         )
 
     def _kernels(

@@ -31,6 +31,29 @@ class ConfigError(ValueError):
     exit_code = 2
 
 
+@dataclass(frozen=True)
+class LRFactors:
+    """What multiplies the learning rate, by the kind of parameter.
+
+    Args:
+        mixing: of inducing points in convolutions and poolings; a network's filters.
+        gram: the learned Gram matrices.
+        output: q of the output; a network's last layer.
+        inputs: inducing inputs and lengthscales.
+        scales: all else: variances and bandwidths of kernels, scales of norms, noise.
+    """
+
+    mixing: float = 1.0
+    gram: float = 1.0
+    output: float = 1.0
+    inputs: float = 1.0
+    scales: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse steps backwards; 0 leaves a kind as it starts."""
+        check_not_negative(**vars(self))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One training run.
@@ -48,10 +71,13 @@ class TrainConfig:
         max_epochs: passes over the training set. 1200 is published.
         batch_size: data points per step, over all processes. 256 is published.
         lr: learning rate at the start, or at the peak of one_cycle.
-        optimiser: what turns gradients into steps.
-        betas: decay of the two running means of adam and adamw.
-        momentum: share of the last step that sgd repeats.
-        weight_decay: pull of the weights to 0, for adamw (decoupled) and sgd.
+        lr_factors: what multiplies lr, by the kind of parameter.
+        optimiser: what turns gradients into steps: adam, adamw, sgd, or muon, which makes the steps
+            of mixing matrices (and of a network's filters) orthogonal and leaves the rest to adam.
+        betas: decay of the two running means of adam, adamw and muon's adam.
+        momentum: share of the last step that sgd repeats, or that muon's mean keeps (usually 0.95).
+        weight_decay: pull of the weights to 0, for adamw and muon's matrices (both decoupled) and
+            sgd.
         schedule: steps (lr × 0.1 at each milestone), cosine (to 0), one_cycle (linear warm-up over
             the first 30 %, then cosine), or constant.
         milestones: where steps drops, as shares of max_epochs.
@@ -88,7 +114,8 @@ class TrainConfig:
     max_epochs: int = 40
     batch_size: int = 64
     lr: float = 0.01
-    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
+    lr_factors: LRFactors = LRFactors()
+    optimiser: Literal["adam", "adamw", "sgd", "muon"] = "adam"
     betas: tuple[float, float] = (0.8, 0.9)
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -151,7 +178,7 @@ class TrainConfig:
         if self.patience is not None and not self.validation_fraction:
             raise ConfigError("patience needs a validation set: set validation_fraction")
         if self.weight_decay and self.optimiser == "adam":
-            raise ConfigError("weight_decay is for adamw and sgd, the optimiser is adam")
+            raise ConfigError("weight_decay is for adamw, sgd and muon, the optimiser is adam")
         if not isinstance(self.model, MODEL_CONFIGS[self.kind]):
             raise ConfigError(f"kind {self.kind} needs a {MODEL_CONFIGS[self.kind].__name__}")
         model = self.model

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gramian.train.config import TrainConfig
+from gramian.train.muon import Muon
 from gramian.train.record.run_folder import Row
 
 Schedule = Literal["steps", "cosine", "one_cycle", "constant"]
@@ -21,19 +22,56 @@ Best = dict[str, Any]
 
 
 def build_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, all parameters in one group, one kernel per step."""
-    parameters, c = list(model.parameters()), config
+    """The optimiser that the settings name, with a group for each kind of parameter."""
+    groups, c = parameter_groups(model, config), config
     match c.optimiser:
         case "adam":
-            return torch.optim.Adam(parameters, c.lr, c.betas, fused=True)
+            return torch.optim.Adam(groups, c.lr, c.betas, fused=True)
         case "adamw":
-            return torch.optim.AdamW(
-                parameters, c.lr, c.betas, weight_decay=c.weight_decay, fused=True
-            )
+            decay = c.weight_decay
+            return torch.optim.AdamW(groups, c.lr, c.betas, weight_decay=decay, fused=True)
         case "sgd":
-            return torch.optim.SGD(
-                parameters, c.lr, c.momentum, weight_decay=c.weight_decay, fused=True
-            )
+            decay = c.weight_decay
+            return torch.optim.SGD(groups, c.lr, c.momentum, weight_decay=decay, fused=True)
+        case "muon":
+            return Muon(groups, c.lr, c.betas, c.momentum, c.weight_decay)
+
+
+def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """Parameters by their kind, each group with the ``factor`` of its learning rate."""
+    kinds: dict[str, list[nn.Parameter]] = {}
+    for path, parameter in model.named_parameters():
+        kinds.setdefault(kind_of(path, parameter), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "kind": kind,
+            "factor": getattr(config.lr_factors, kind),
+            "matrices": config.optimiser == "muon" and kind == "mixing",
+        }
+        for kind, parameters in kinds.items()
+    ]
+
+
+def kind_of(path: str, parameter: Tensor) -> str:
+    """Which field of ``LRFactors`` a parameter follows, by its path in the model.
+
+    Mixing is what no other kind claims and has two dimensions or more: a network's filters too.
+    """
+    parts = path.split(".")
+    if parts[0] == "inputs":
+        return "inputs"
+    if "output" in parts or parts[:2] == ["network", "linear"]:
+        return "output"
+    if "inducing_gram" in parts:
+        return "gram"
+    return "mixing" if parameter.ndim >= 2 else "scales"
+
+
+def set_learning_rate_(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """``lr`` times its factor for every group."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["factor"]
 
 
 def lr_factor(

@@ -19,7 +19,14 @@ from gramian.nn.likelihoods.metrics import Metrics
 from gramian.train.config import TrainConfig
 from gramian.train.cost.expectation import expectation
 from gramian.train.cost.step_memory import set_recomputed_
-from gramian.train.optimise import Best, best_of, build_optimiser, is_over, lr_factor
+from gramian.train.optimise import (
+    Best,
+    best_of,
+    build_optimiser,
+    is_over,
+    lr_factor,
+    set_learning_rate_,
+)
 from gramian.train.predict.evaluate import as_numbers, condition_numbers, evaluate
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import (
@@ -177,9 +184,8 @@ class Trainer:
     def train_step(self) -> None:
         """One step on one batch."""
         started = time.perf_counter()
-        lr = self.learning_rate()
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
+        lr = self.learning_rate(self.step)
+        set_learning_rate_(self.optimiser, lr)
         self.measured = None
         means = [mean.clone() for mean in self.model.running_statistics()]
         try:
@@ -209,10 +215,10 @@ class Trainer:
             lambda: step_objective(self.forward, self.model, self.task, indices, place, self.engine)
         )
 
-    def learning_rate(self) -> float:
-        """The learning rate at the present step."""
+    def learning_rate(self, step: int) -> float:
+        """The learning rate at a step."""
         c = self.config
-        factor = lr_factor(c.schedule, self.step, self.steps_per_epoch, c.max_epochs, c.milestones)
+        factor = lr_factor(c.schedule, step, self.steps_per_epoch, c.max_epochs, c.milestones)
         return c.lr * factor
 
     # ---- metrics ----
@@ -220,7 +226,7 @@ class Trainer:
     def end_epoch(self) -> None:
         """Make the epoch's row of metrics, write it with a checkpoint, and show it."""
         epoch = self.step // self.steps_per_epoch
-        row: Row = {"epoch": epoch, "step": self.step, "lr": self.optimiser.param_groups[0]["lr"]}
+        row: Row = {"epoch": epoch, "step": self.step, "lr": self.learning_rate(self.step - 1)}
         row |= epoch_row(self.sums, self.model.likelihood.targets == "classes")
         evaluation: Row = {}
         if epoch % self.config.evaluate_every == 0 or self.step == self.total_steps:

@@ -48,13 +48,14 @@ def normalized_gaussian(
     y: Float[Tensor, " P"],
     w: Float[Tensor, ""],
     b: Float[Tensor, ""],
+    beta: Float[Tensor, ""],
 ) -> Float[Tensor, "N P"]:
-    """w·s·exp(c/s − 1) + b with s_np = √(x_n y_p).
+    """w·s·exp(β(c/s − 1)) + b with s_np = √(x_n y_p).
 
-    Of T = dK ∘ (K − b) the gradients are: dc = T/s; dx = Σ_p T(1 − c/s) / 2x, and dy likewise;
-    dw = ΣT / w; db = ΣdK.
+    Of T = dK ∘ (K − b) and S = T(1 − βc/s) the gradients are: dc = βT/s; dx = Σ_p S / 2x, and dy
+    likewise; dw = ΣT / w; db = ΣdK; dβ = ΣT(c/s − 1) = (ΣT − ΣS)/β − ΣT.
     """
-    K: Tensor = _NormalizedGaussian.apply(c, x, y, w, b)  # type: ignore[no-untyped-call]
+    K: Tensor = _NormalizedGaussian.apply(c, x, y, w, b, beta)  # type: ignore[no-untyped-call]
     return K
 
 
@@ -84,62 +85,72 @@ def gaussian_rows(
 
 class _NormalizedGaussian(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, c: Tensor, x: Tensor, y: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, c: Tensor, x: Tensor, y: Tensor, w: Tensor, b: Tensor, beta: Tensor
+    ) -> Tensor:
         (root, r), (root_y, q) = roots(x), roots(y)
-        K = gaussian_rows(c, root, r, q, w * root_y / torch.e, b)
-        ctx.save_for_backward(c, K, r, q, w, b)
+        K = gaussian_rows(c, root, r, beta * q, w * root_y * (-beta).exp(), b)
+        ctx.save_for_backward(c, K, r, q, w, b, beta)
         return K
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
-        c, K, r, q, w, b = ctx.saved_tensors
-        dc, sums = torch.empty_like(c), torch.empty_like(r)
+        c, K, r, q, w, b, beta = ctx.saved_tensors
+        dc, sums, steep = torch.empty_like(c), torch.empty_like(r), beta * q
         ones, rows_of_ones = torch.ones_like(q), torch.ones_like(r)
         sum_T, column_sums, db = w.new_zeros(()), torch.zeros_like(q), w.new_zeros(())
         for rows in row_blocks(c):
             T = torch.sub(K[rows], b).mul_(dK[rows])
-            d = torch.mul(T, r[rows, None], out=dc[rows]).mul_(q)
+            d = torch.mul(T, r[rows, None], out=dc[rows]).mul_(steep)
             sum_T += T.sum()
             db += dK[rows].sum()
-            T.addcmul_(d, c[rows], value=-1)  # T(1 − c/s)
-            torch.mv(T, ones, out=sums[rows])
-            column_sums.addmv_(T.mT, rows_of_ones[rows])
-        return dc, sums.mul_(r.square()).div_(2), column_sums * q.square() / 2, sum_T / w, db
+            S = T.addcmul_(d, c[rows], value=-1)
+            torch.mv(S, ones, out=sums[rows])
+            column_sums.addmv_(S.mT, rows_of_ones[rows])
+        dbeta = (sum_T - sums.sum()) / beta - sum_T
+        dx, dy = sums.mul_(r.square()).div_(2), column_sums * q.square() / 2
+        return dc, dx, dy, sum_T / w, db, dbeta
 
 
 def project(
-    X: Float[Tensor, "N P"], R: Float[Tensor, "P columns"]
+    X: Float[Tensor, "N P"], R: Float[Tensor, "P columns"], less: bool = True
 ) -> tuple[Float[Tensor, "N columns"], Float[Tensor, " N"]]:
-    """U = X R, and |u|² − |x|² of each row.
+    """U = X R, and |u|² of each row, ``less`` |x|².
 
-    With Z = dU + 2 de ∘ U the gradients are dX = Z Rᵀ − 2 de ∘ X and dR = Xᵀ Z.
+    With Z = dU + 2 de ∘ U the gradients are dX = Z Rᵀ, less 2 de ∘ X, and dR = Xᵀ Z.
     """
-    U, e = _Project.apply(X, R)  # type: ignore[no-untyped-call]
+    U, e = _Project.apply(X, R, less)  # type: ignore[no-untyped-call]
     return U, e
 
 
 class _Project(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, X: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, X: Tensor, R: Tensor, less: bool) -> tuple[Tensor, Tensor]:
         U, e = X.new_empty(len(X), R.shape[1]), X.new_empty(len(X))
         for rows in row_blocks(X):
             torch.mm(X[rows], R, out=U[rows])
-            torch.sub(squared_norms(U[rows]), squared_norms(X[rows]), out=e[rows])
+            e[rows] = squared_norms(U[rows])
+            if less:
+                e[rows] -= squared_norms(X[rows])
         ctx.save_for_backward(X, R, U)
+        ctx.less = less
         return U, e
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dU: Tensor, de: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, dU: Tensor, de: Tensor) -> tuple[Tensor, Tensor, None]:
         X, R, U = ctx.saved_tensors
         dX, dR = torch.empty_like(X), torch.zeros_like(R)
         twice, minus_twice = 2 * de[:, None], -2 * de[:, None]
         for rows in row_blocks(X):
             Z = torch.addcmul(dU[rows], U[rows], twice[rows])
-            torch.mul(X[rows], minus_twice[rows], out=dX[rows]).addmm_(Z, R.mT)
+            if ctx.less:
+                torch.mul(X[rows], minus_twice[rows], out=dX[rows]).addmm_(Z, R.mT)
+            else:
+                torch.mm(Z, R.mT, out=dX[rows])
             dR.addmm_(X[rows].mT, Z)
-        return dX, dR
+        return dX, dR, None
 
 
 def cross(

@@ -35,7 +35,7 @@ class FrozenKernel(nn.Module):
 
 
 class FrozenGaussian(nn.Module):
-    """The normalised Gaussian kernel with √g_ii, w, b and the jitter worked out."""
+    """The normalised Gaussian kernel with √g_ii, w, b, β and the jitter worked out."""
 
     q: Tensor
     column: Tensor
@@ -47,9 +47,9 @@ class FrozenGaussian(nn.Module):
         super().__init__()
         w, b = kernel.variances(g_ii)
         root, q = roots(g_ii)
-        jitter = kernel.jitter
-        self.register_buffer("q", q)
-        self.register_buffer("column", w * root / torch.e)
+        jitter, beta = kernel.jitter, kernel.beta(g_ii)
+        self.register_buffer("q", beta * q)
+        self.register_buffer("column", w * root * (-beta).exp())
         self.register_buffer("b", b)
         self.register_buffer("slope", (1 + jitter.relative) * w)
         self.register_buffer("offset", jitter(b))

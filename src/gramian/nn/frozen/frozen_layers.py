@@ -6,6 +6,8 @@ K_ii = T Tᵀ and G̃ = T diag(d) Tᵀ. So of y = K_ti T⁻ᵀ a Gram layer need
     G_ti = K_ti K_ii⁻¹ G̃ = y diag(d) Tᵀ
     g_tt = k_tt + K_ti K_ii⁻¹ (G̃ − K_ii) K_ii⁻¹ K_it = k_tt + Σ_j (d_j − 1) y_j²
 
+(Σ_j d_j y_j² where the unexplained variance is dropped.)
+
 T⁻¹ goes into the filters of the convolution before it; the normalisation and the weights of a
 residual block go into diag(d) Tᵀ. A rotation of whitened data, y is as well conditioned as they.
 """
@@ -21,12 +23,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks, Marginals
-from gramian.gram.conditional import Conditional, VarianceCheck
+from gramian.gram.conditional import Conditional
 from gramian.gram.fast.passes import condition_diagonal
 from gramian.gram.fast.windows import mean_of_windows
 from gramian.gram.linalg import solve_lower
 from gramian.nn.frozen.frozen_kernels import Data, copied, freeze_kernel
 from gramian.nn.steps.conv import KernelConv, convolve
+from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import OutputState
@@ -116,8 +119,8 @@ class FrozenLayer(nn.Module):
         self,
         kernel: Kernel,
         conv: KernelConv | None,
+        gram: GramLayer,
         norm: GramNorm,
-        variance_check: VarianceCheck,
         G_ii: Float[Tensor, "P_in P_in"],
         conditional: Conditional,
         weight: float = 1.0,
@@ -134,8 +137,9 @@ class FrozenLayer(nn.Module):
             filters = both.whiten(C.flatten(1)).view_as(C)
         self.mixing = FrozenMixing(conv, filters.to(dtype))
         product = both.d[:, None] * both.T.mT * self.norm.columns
-        self.clamp = variance_check.clamp
-        self.register_buffer("spread", (both.d - 1).to(dtype))
+        self.clamp = gram.variance_check.clamp
+        self.keeps = gram.unexplained == "kept"
+        self.register_buffer("spread", (both.d - 1 if self.keeps else both.d).to(dtype))
         self.register_buffer("product", product.to(dtype))
 
     def forward(
@@ -147,7 +151,9 @@ class FrozenLayer(nn.Module):
         ti, more = condition_diagonal(
             y.flatten(0, -2), self.spread, self.product, in_product, skip_weight
         )
-        variance = k_tt + more.view_as(k_tt)
+        variance = more.view_as(k_tt)
+        if self.keeps:
+            variance = k_tt + variance
         g_tt = variance.clamp_min(0.0) if self.clamp else variance
         ti, tt = self.norm(ti.view(*k_tt.shape, -1), g_tt)
         if skip is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from gramian.gram.linalg import cholesky
 from gramian.gram.skr import SKR
 from gramian.nn.steps.positive_definite import PositiveDefinite
 
+Unexplained = Literal["kept", "dropped"]
+
 
 class GramLayer(nn.Module):
     """Replace K_ii by a learned G_ii, and let the data follow (Algorithm 1; Eq. gram_ind_prop).
@@ -23,7 +26,10 @@ class GramLayer(nn.Module):
         G_tt = K_ti K_ii⁻¹ G̃_ii K_ii⁻¹ K_it + K_tt − K_ti K_ii⁻¹ K_it
         kl   = ν · D(N(0, G_ii) ‖ N(0, K_ii)), of the G_ii without noise and jitter
 
-    With ν = ∞ there is nothing to learn: G_ii = K_ii, the NNGP.
+    With ν = ∞ there is nothing to learn: G_ii = K_ii, the NNGP. K_tt − K_ti K_ii⁻¹ K_it is what the
+    inducing points do not explain of the data. Dropped, all that the next layer meets are the
+    inducing points' own features: with few of them it learns faster, but a point that is like none
+    of them has then no variance inside the model (see docs/SHARP_BITS.md).
 
     Args:
         num_inducing: P.
@@ -31,6 +37,7 @@ class GramLayer(nn.Module):
         divergence: which D.
         skr: stochastic kernel regularisation.
         variance_check: what to do about negative entries of G_tt.
+        unexplained: the variance that the inducing points do not explain: kept, or dropped.
     """
 
     def __init__(
@@ -40,6 +47,7 @@ class GramLayer(nn.Module):
         divergence: Divergence = "taylor",
         skr: SKR = SKR(),
         variance_check: VarianceCheck = VarianceCheck(),
+        unexplained: Unexplained = "kept",
     ) -> None:
         super().__init__()
         if not nu >= 0:
@@ -50,6 +58,7 @@ class GramLayer(nn.Module):
         self.divergence: Divergence = divergence
         self.skr = skr
         self.variance_check = variance_check
+        self.unexplained: Unexplained = unexplained
 
     def inducing(
         self, K_ii: Float[Tensor, "Pi Pi"], noise: Float[Tensor, "Pi gamma"] | None = None
@@ -72,10 +81,16 @@ class GramLayer(nn.Module):
     ) -> tuple[GramBlocks, Float[Tensor, ""]]:
         """All blocks of G̃, and the layer's KL."""
         conditional, flat = self.inducing(K.ii, noise), K.flat()
-        U, g_tt = conditional.project(conditional.whiten(flat.ti), flat.tt_diag)
+        U, g_tt = self.project(conditional, conditional.whiten(flat.ti), flat.tt_diag)
         g_tt, _ = self.variance_check(g_tt)
         G = GramBlocks(conditional.ii, conditional.cross(U), g_tt)
         return G.shaped_like(K), self.kl(K.ii, conditional)
+
+    def project(
+        self, conditional: Conditional, X: Float[Tensor, "N Pi"], k_tt: Float[Tensor, " N"]
+    ) -> tuple[Float[Tensor, "N columns"], Float[Tensor, " N"]]:
+        """U and g_tt of whitened data, with or without what is unexplained."""
+        return conditional.project(X, k_tt if self.unexplained == "kept" else None)
 
     @property
     def samples(self) -> bool:
@@ -101,4 +116,5 @@ class GramLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """Settings, for ``print``."""
-        return f"{self.num_inducing}, nu={self.nu:g}, {self.divergence}, {self.skr}"
+        what = f"{self.num_inducing}, nu={self.nu:g}, {self.divergence}, {self.skr}"
+        return what + (", unexplained variance dropped" if self.unexplained == "dropped" else "")

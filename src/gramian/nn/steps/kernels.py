@@ -52,6 +52,24 @@ class Jitter:
         return matrix + torch.diag(extra)
 
 
+@dataclass(frozen=True)
+class Bandwidth:
+    """β, how fast a kernel falls off: of the angle, or of the squared distance.
+
+    Args:
+        start: its value, or where it starts. 1 is the kernel as published.
+        learned: learn it, one number for each kernel.
+    """
+
+    start: float = 1.0
+    learned: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no positive definite kernel."""
+        if not 0 < self.start < math.inf:
+            raise ValueError(f"a bandwidth must be positive, got {self.start}")
+
+
 class Kernel(nn.Module, ABC):
     """K = w·k(G) + b, then jitter on the diagonals of ``ii`` and ``tt``.
 
@@ -59,7 +77,11 @@ class Kernel(nn.Module, ABC):
         weight_var: start value of the learned weight variance w; None for a fixed 1.
         bias_var: start value of the learned bias variance b; None for none.
         jitter: diagonal inflation.
+        bandwidth: β, for kernels that have one.
     """
+
+    has_bandwidth: ClassVar[bool] = False
+    """Whether k has a β, which it takes from ``beta``."""
 
     cost: ClassVar[tuple[int, int]] = (6, 148)
     """Matrices that it keeps for its gradient, and its passes over memory (both measured, for the
@@ -67,17 +89,23 @@ class Kernel(nn.Module, ABC):
 
     log_weight_var: nn.Parameter | None
     log_bias_var: nn.Parameter | None
+    log_bandwidth: nn.Parameter | None
 
     def __init__(
         self,
         weight_var: float | None = 1.0,
         bias_var: float | None = 0.1,
         jitter: Jitter = Jitter(),
+        bandwidth: Bandwidth = Bandwidth(),
     ) -> None:
         super().__init__()
+        if bandwidth != Bandwidth() and not self.has_bandwidth:
+            raise ValueError(f"the kernel {type(self).__name__} has no bandwidth: leave it at 1")
         self.log_weight_var = _log_parameter(weight_var)
         self.log_bias_var = _log_parameter(bias_var)
+        self.log_bandwidth = _log_parameter(bandwidth.start if bandwidth.learned else None)
         self.jitter = jitter
+        self.bandwidth = bandwidth
 
     @abstractmethod
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -125,6 +153,12 @@ class Kernel(nn.Module, ABC):
         one, zero = like.new_ones(()), like.new_zeros(())
         return one if w is None else w.exp(), zero if b is None else b.exp()
 
+    def beta(self, like: Tensor) -> Float[Tensor, ""]:
+        """β, of the dtype and device of ``like``."""
+        if self.log_bandwidth is None:
+            return like.new_full((), self.bandwidth.start)
+        return self.log_bandwidth.exp()
+
     def _affine(self, k: Tensor) -> Tensor:
         w, b = self.variances(k)
         return torch.addcmul(b, w, k)
@@ -138,22 +172,24 @@ class Kernel(nn.Module, ABC):
         return ProductKernel(self, other)
 
     def extra_repr(self) -> str:
-        """The jitter, for ``print``."""
-        return f"{self.jitter}"
+        """The jitter and the bandwidth, for ``print``."""
+        return f"{self.jitter}, {self.bandwidth}" if self.has_bandwidth else f"{self.jitter}"
 
 
 class NormalizedGaussian(Kernel):
-    """k = s·exp(c/s − 1), s = √(xy): a Gaussian of the angle (Shankar et al. 2020).
+    """k = s·exp(β(c/s − 1)), s = √(xy): a Gaussian of the angle (Shankar et al. 2020; there β = 1).
 
-    Its diagonal is that of G. A point of norm zero has kernel zero with all others.
+    Its diagonal is that of G. A point of norm zero has kernel zero with all others. c/s is a
+    cosine, so with β = 1 k/s is between e⁻² and 1, nearly linear; the larger β, the more contrast.
     """
 
     cost = (2, 46)
+    has_bandwidth = True
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return s·exp(c/s − 1)."""
+        """Return s·exp(β(c/s − 1))."""
         s = (x * y).clamp_min(torch.finfo(c.dtype).tiny).sqrt()
-        return s * (c / s - 1).exp()
+        return s * (self.beta(c) * (c / s - 1)).exp()
 
     def diagonal(self, x: Tensor) -> Tensor:
         """Return x."""
@@ -163,7 +199,7 @@ class NormalizedGaussian(Kernel):
         self, c: Float[Tensor, "N Pi"], x: Float[Tensor, " N"], y: Float[Tensor, " Pi"]
     ) -> Float[Tensor, "N Pi"]:
         """w·k + b in one pass over c."""
-        return normalized_gaussian(c, x, y, *self.variances(c))
+        return normalized_gaussian(c, x, y, *self.variances(c), self.beta(c))
 
 
 class ArcCosine(Kernel):
@@ -195,34 +231,37 @@ class ArcCosine(Kernel):
 
 
 class SquaredExponential(Kernel):
-    """k = exp(c − (x + y)/2) = exp(−d²/2), d² = x + y − 2c the squared distance of the features."""
+    """k = exp(−βd²/2), d² = x + y − 2c the squared distance of the features."""
 
     cost = (2, 45)
+    has_bandwidth = True
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return exp(−d²/2)."""
-        return (c - (x + y) / 2).exp()
+        """Return exp(−βd²/2)."""
+        return (self.beta(c) * (c - (x + y) / 2)).exp()
 
 
 class Matern32(Kernel):
-    """k = (1 + √3 d)·exp(−√3 d), d² = x + y − 2c."""
+    """k = (1 + √3 d)·exp(−√3 d), d² = β(x + y − 2c)."""
 
     cost = (4, 81)
+    has_bandwidth = True
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the Matérn kernel of smoothness 3/2."""
-        d = math.sqrt(3) * _distance(c, x, y)
+        d = math.sqrt(3) * _distance(c, x, y, self.beta(c))
         return (1 + d) * (-d).exp()
 
 
 class Matern52(Kernel):
-    """k = (1 + √5 d + 5d²/3)·exp(−√5 d), d² = x + y − 2c."""
+    """k = (1 + √5 d + 5d²/3)·exp(−√5 d), d² = β(x + y − 2c)."""
 
     cost = (5, 100)
+    has_bandwidth = True
 
     def pairs(self, c: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the Matérn kernel of smoothness 5/2."""
-        d = math.sqrt(5) * _distance(c, x, y)
+        d = math.sqrt(5) * _distance(c, x, y, self.beta(c))
         return (1 + d + d.square() / 3) * (-d).exp()
 
 
@@ -299,9 +338,9 @@ KERNELS: dict[str, type[Kernel]] = {
 """Kernels by the name that a configuration uses. Add your own: ``KERNELS["mine"] = Mine``."""
 
 
-def _distance(c: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """d = √(x + y − 2c), with a finite slope at d = 0: the Matérn kernels are smooth in d²."""
-    squared = (x + y - 2 * c).clamp_min(0.0)
+def _distance(c: Tensor, x: Tensor, y: Tensor, beta: Tensor) -> Tensor:
+    """d = √β(x + y − 2c), with a finite slope at d = 0: the Matérn kernels are smooth in d²."""
+    squared = beta * (x + y - 2 * c).clamp_min(0.0)
     return (squared + torch.finfo(c.dtype).tiny).sqrt()
 
 
