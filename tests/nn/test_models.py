@@ -315,6 +315,33 @@ def test_infinite_nu_is_the_nngp_recursion_convolutional(kernel):
     assert_top_blocks(model, x, reference.global_norm(top))
 
 
+def test_mean_residual_weights_give_every_branch_the_same_share():
+    """Where no shortcut mixes, G is the mean of the stem's and of every main branch's."""
+    config = replace(
+        SMALL,
+        num_inducing=(4,),
+        strides=(1,),
+        blocks_per_stage=3,
+        residual_weights="mean",
+        whitening=False,
+    )
+    model = conv_model(config).eval()
+    chain = model.inducing_chain({})
+    gram = model.first_gram(images(2, seed=1), chain)
+    branches = []
+    for name, layer in model.layers.items():
+        state = chain.layers[name]
+        if isinstance(layer, ResidualBlock):
+            middle, _ = layer.layer1.data(gram, state.first)
+            branches.append(layer.layer2.data(middle, state.second)[0])
+        gram, _ = layer.data(gram, state)
+        if not isinstance(layer, ResidualBlock):
+            branches.append(gram)
+    assert len(branches) == 4
+    for whole, *parts in zip(flatten(gram), *map(flatten, branches), strict=True):
+        torch.testing.assert_close(whole, sum(parts) / 4)
+
+
 def test_finite_nu_started_at_the_kernel_is_the_nngp_too():
     """G = K everywhere: the start of training is the end of ν → ∞."""
     off = replace(DENSE, skr=SKR.off())
@@ -472,6 +499,8 @@ def test_configurations_that_cannot_be_built():
         replace(DENSE, kernel="linear")
     with pytest.raises(ValueError, match="must be positive"):
         replace(DENSE, num_inducing=0)
+    with pytest.raises(ValueError, match="residual_weights"):
+        ConvDKMConfig(residual_weights=(0.0, 0.0))
     with pytest.raises(ValueError, match="residual_weights"):
         ConvDKM.from_config(replace(SMALL, residual_weights=(-0.5, 1.5)))
 

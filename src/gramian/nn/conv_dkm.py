@@ -29,7 +29,9 @@ class ConvDKMConfig(DKMConfig):
         blocks_per_stage: residual blocks in a stage, two layers each.
         strides: stride of the first block of each stage.
         stem_stride: stride of the stem; 2 ends the costly full-size maps after the first kernel.
-        residual_weights: weights of the shortcut and of the main branch.
+        residual_weights: weights of the shortcut and of the main branch, ½ and ½ as published; or
+            mean: k/(k + 1) and 1/(k + 1) in the k-th block, so that G is the mean of all branches
+            and of the stem, and depth does not bury what the first layers have found.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images.
         whiten_inducing: choose inducing patches from whitened images.
@@ -41,7 +43,7 @@ class ConvDKMConfig(DKMConfig):
     blocks_per_stage: int = 3
     strides: tuple[int, ...] = (2, 2, 2)
     stem_stride: int = 1
-    residual_weights: tuple[float, float] = (0.5, 0.5)
+    residual_weights: tuple[float, float] | Literal["mean"] = (0.5, 0.5)
     pooling: Literal["mean", "nystrom", "mean_mixing", "nystrom_mixing"] = "mean"
     whitening: bool = True
     whiten_inducing: bool = False
@@ -62,17 +64,24 @@ class ConvDKMConfig(DKMConfig):
             image_shape=self.image_shape,
         )
         check_not_negative(blocks_per_stage=self.blocks_per_stage)
-        if not (min(self.residual_weights) >= 0 < sum(self.residual_weights) < math.inf):
-            raise ValueError(
-                f"residual_weights must be 0 or more and not both 0, got {self.residual_weights}"
-            )
+        weights = self.weights_of_block(1)
+        if not (min(weights) >= 0 < sum(weights) < math.inf):
+            raise ValueError(f"residual_weights must be 0 or more and not both 0, got {weights}")
 
     def build_conv(self, P_in: int, P: int, filter_size: int, stride: int) -> KernelConv:
         """A kernel convolution."""
         return KernelConv(P_in, P, filter_size, stride, self.mixing_start)
 
-    def build_block(self, P_in: int, P: int, space: Space, stride: int) -> ResidualBlock:
-        """One residual block; its shortcut is the identity where that fits."""
+    def weights_of_block(self, number: int) -> tuple[float, float]:
+        """Of the shortcut and of the main branch, in block 1, 2, …."""
+        if self.residual_weights == "mean":
+            return number / (number + 1), 1 / (number + 1)
+        return self.residual_weights
+
+    def build_block(
+        self, P_in: int, P: int, space: Space, stride: int, number: int
+    ) -> ResidualBlock:
+        """Block 1, 2, … of the model; its shortcut is the identity where that fits."""
         shortcut = None
         if stride != 1 or P_in != P:
             shortcut = Shortcut(self.build_conv(P_in, P, 1, stride), self.build_norm(P, space))
@@ -80,7 +89,7 @@ class ConvDKMConfig(DKMConfig):
             self.build_layer(P_in, P, space, stride),
             self.build_layer(P, P, space, 1),
             shortcut,
-            self.residual_weights,
+            self.weights_of_block(number),
         )
 
     def build_pooling(self, P: int, num_pixels: int) -> Pooling:
@@ -115,7 +124,7 @@ class ConvDKM(DKM):
                 stride = stage_stride if block == 1 else 1
                 space = (math.ceil(space[0] / stride), math.ceil(space[1] / stride))
                 name = f"stage{stage}_block{block}"
-                layers[name] = config.build_block(P, P_out, space, stride)
+                layers[name] = config.build_block(P, P_out, space, stride, len(layers))
                 P = P_out
         model = cls(
             data_shape=config.image_shape,

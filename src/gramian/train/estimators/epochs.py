@@ -26,6 +26,7 @@ from gramian.train.estimators.base import (
 from gramian.train.fit import train_
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
+from gramian.train.optimise import build_optimiser
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 from gramian.train.runtime.devices import choose_device
@@ -35,6 +36,8 @@ from gramian.train.task import untrained
 
 Schedule = Literal["steps", "cosine", "one_cycle", "constant"]
 Precision = Literal["32-true", "64-true", "tf32"]
+Optimiser = Literal["adam", "muon"]
+MOMENTUM = 0.95  # of muon
 Me = TypeVar("Me", bound="EpochEstimator")
 
 
@@ -49,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Where a stream of portions stands: steps taken, data points seen, Adam's state."""
+    """Where a stream of portions stands: steps taken, data points seen, the optimiser's state."""
 
     step: int = 0
     num_seen: int = 0
@@ -98,6 +101,10 @@ class EpochEstimator(Estimator):
         """Random changes of training images."""
         return Augmentation(crop_padding=0, flip=False)
 
+    def _optimiser(self) -> Optimiser:
+        """What turns gradients into steps; tables have no mixing matrices."""
+        return "adam"
+
     # ---- training ----
 
     def fit(self: Me, X: Any, y: Any, sample_weight: Any = None) -> Me:
@@ -122,9 +129,18 @@ class EpochEstimator(Estimator):
             train, validation = hold_out(data, self.validation_fraction, draw)
         plan = self._plan(len(train))
         predictor = self.predictor_ if going_on else self._started(train, plan, seed)
+        config = self._train_config(plan, predictor, seed + (self.n_iter_ if going_on else 0))
+        rows = train_(predictor, train, validation, config, verbose=bool(self.verbose))
+        self.predictor_, self._stream = predictor, Stream()
+        self.history_ = [*self.history_, *rows] if going_on else rows
+        self.n_iter_ = len(self.history_)
+        return self
+
+    def _train_config(self, plan: Plan, predictor: Predictor, seed: int) -> TrainConfig:
+        """The parameters as settings of a run."""
         assert isinstance(predictor.config, ConvDKMConfig | DenseDKMConfig)
         augmentation = self._augmentation()
-        config = TrainConfig(
+        return TrainConfig(
             kind=self.kind,
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
             crop_padding=augmentation.crop_padding,
@@ -132,10 +148,12 @@ class EpochEstimator(Estimator):
             max_epochs=plan.max_epochs,
             batch_size=plan.batch_size,
             lr=float(self.lr),
+            optimiser=self._optimiser(),
             betas=self.betas,
+            momentum=MOMENTUM,
             schedule=self.schedule,
             natural=self.natural,
-            seed=seed + (self.n_iter_ if going_on else 0),
+            seed=seed,
             precision=self.precision,
             device=self.device,
             on_numerical_error="rollback",
@@ -144,18 +162,13 @@ class EpochEstimator(Estimator):
             conditions=False,
             model=predictor.config,
         )
-        rows = train_(predictor, train, validation, config, verbose=bool(self.verbose))
-        self.predictor_, self._stream = predictor, Stream()
-        self.history_ = [*self.history_, *rows] if going_on else rows
-        self.n_iter_ = len(self.history_)
-        return self
 
     def partial_fit(self: Me, X: Any, y: Any, classes: Any = None) -> Me:
         """One pass over a portion of the data, starting from the present weights.
 
         The first call chooses the inducing points and fits the scaling; a classifier's needs
-        ``classes``, all that will ever come. Adam's memory is kept from call to call, until the
-        next ``fit``.
+        ``classes``, all that will ever come. The optimiser's memory is kept from call to call, until
+        the next ``fit``.
         """
         first = not hasattr(self, "predictor_")
         if first and classes is None and hasattr(self, "predict_proba"):
@@ -168,23 +181,23 @@ class EpochEstimator(Estimator):
             seed = draw_seed(self.random_state)
             self.predictor_ = self._started(Dataset(x, targets, names), plan, seed)
             self.history_, self.n_iter_, self._stream = [], 0, Stream()
-        row = self._pass_over(x, targets, plan.batch_size)
+        row = self._pass_over(x, targets, plan)
         self.n_iter_ += 1
         self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
         return self
 
-    def _pass_over(self, x: Tensor, y: Tensor, batch_size: int) -> Row:
+    def _pass_over(self, x: Tensor, y: Tensor, plan: Plan) -> Row:
         """One pass over raw data; the KL is divided by the number of all points seen so far."""
         predictor, before, augmentation = self.predictor_, self._stream, self._augmentation()
         model, device = predictor.dkm, predictor.device
         num_seen, step, total = before.num_seen + len(x), before.step, 0.0
-        optimiser = torch.optim.Adam(model.parameters(), float(self.lr), self.betas)
+        optimiser = build_optimiser(model, self._train_config(plan, predictor, predictor.seed))
         if before.optimiser is not None:
             optimiser.load_state_dict(before.optimiser)
         model.train()
         model.output.requires_grad_(not self.natural)
         order = torch.randperm(len(x), generator=generator(predictor.seed, "stream order", step))
-        for indices in order.split(batch_size):
+        for indices in order.split(plan.batch_size):
             draw = generator(predictor.seed, "stream", step)
             inputs = predictor.scaler(augmentation(x[indices], draw), model.dtype).to(device)
             targets = received(y[indices], device)
