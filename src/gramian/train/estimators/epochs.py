@@ -167,8 +167,8 @@ class EpochEstimator(Estimator):
         """One pass over a portion of the data, starting from the present weights.
 
         The first call chooses the inducing points and fits the scaling; a classifier's needs
-        ``classes``, all that will ever come. The optimiser's memory is kept from call to call, until
-        the next ``fit``.
+        ``classes``, all that will ever come. The optimiser's memory is kept from call to call,
+        until the next ``fit``.
         """
         first = not hasattr(self, "predictor_")
         if first and classes is None and hasattr(self, "predict_proba"):
