@@ -11,7 +11,9 @@ from gramian.gram.fast.congruence import congruence, symmetric_product
 from gramian.gram.fast.passes import project
 from gramian.gram.linalg import cholesky, solve_lower
 from gramian.nn.baseline.resnet import ResNet
+from gramian.train.config import ConfigError
 from gramian.train.record.run_folder import RunFolder
+from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped
 from gramian.train.runtime.tf32 import FACTORS, emulate_tf32, round_to_tf32
 from tests.train.test_trainer import stop_after
@@ -274,7 +276,13 @@ def test_a_run_has_other_numbers_than_float32_but_like_ones(emulated):
             assert row[key] == pytest.approx(other[key], abs=0.1)
 
 
-def test_a_run_is_deterministic_and_leaves_no_mode_behind(emulated):
+def test_an_old_torch_is_refused(monkeypatch):
+    monkeypatch.delattr(torch.library, "get_kernel")
+    with pytest.raises(ConfigError, match=r"tf32-emulated needs PyTorch 2\.9"):
+        Engine(precision="tf32-emulated")
+
+
+def test_a_run_is_deterministic_and_leaves_no_kernel_behind(emulated):
     again = trainer(config(**EMULATED))
     again.fit()
     assert_same_weights(weights(again), weights(emulated))

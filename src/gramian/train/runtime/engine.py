@@ -65,6 +65,10 @@ class Engine:
                 raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
+        if precision == "tf32-emulated" and not hasattr(torch.library, "get_kernel"):
+            raise ConfigError(
+                f"precision {precision} needs PyTorch 2.9, this is {torch.__version__}"
+            )
         self.precision, self.keep_memory = precision, keep_memory
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
@@ -95,7 +99,8 @@ class Engine:
 
     def arithmetic(self) -> AbstractContextManager[object]:
         """The context of all that a run computes; only an emulated precision needs one."""
-        return emulate_tf32() if self.precision == "tf32-emulated" else nullcontext()
+        is_emulated = self.precision == "tf32-emulated"
+        return emulate_tf32(self.device.type) if is_emulated else nullcontext()
 
     def set_up(
         self, model: Trainable, optimiser: torch.optim.Optimizer

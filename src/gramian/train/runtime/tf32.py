@@ -15,13 +15,17 @@ What is emulated is torch with TF32 allowed, in every product. The real thing di
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import Float32
-from torch import Tensor
+from torch import DispatchKey, Tensor
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.library import _scoped_library
 
 aten = torch.ops.aten
 
@@ -35,8 +39,8 @@ FACTORS: dict[OpOverloadPacket, tuple[int, ...]] = {
 }
 """Which arguments of an operation are factors; what a product is added to is not rounded.
 
-All other products (matmul, einsum, conv2d, …) reach a dispatch mode as these. The gradient of a
-convolution's bias is a sum of the rounded gradient of the output; no model here has such a bias.
+All other products (matmul, einsum, conv2d, …) are made of these. The gradient of a convolution's
+bias is a sum of the rounded gradient of the output; no model here has such a bias.
 """
 
 
@@ -53,37 +57,43 @@ def round_to_tf32(x: Float32[Tensor, "*shape"]) -> Float32[Tensor, "*shape"]:
     shifted = bits << 18  # bit 13 is the sign, so that this is far below −0x1000, or not negative
     rounded = torch.sub(bits, shifted.clamp_(-0x1000, -0xFFF), out=shifted)
     result = rounded.bitwise_and_(-0x2000).view(torch.float32)
-    if x.sum().isnan():  # a NaN's bits may carry over into the sign; a sum is cheap to look at
+    if math.isnan(x.sum().item()):  # a NaN's bits may carry over into the sign; a sum is cheap
         return torch.where(x.isnan(), x, result)
     return result
 
 
-class EmulatedTF32(TorchDispatchMode):
-    """Inside this context every product of float32 tensors is one of factors rounded to TF32."""
+@contextmanager
+def emulate_tf32(device: str = "cpu") -> Iterator[None]:
+    """Inside this context every product of float32 tensors on a device is one of rounded factors.
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Round the factors of a product; leave all else alone."""
-        kwargs = kwargs or {}
-        factors = FACTORS.get(func.overloadpacket)
-        if factors is not None:
-            args = tuple(_rounded(a) if i in factors else a for i, a in enumerate(args))
-        elif torch.is_inference_mode_enabled():  # there matmul and its like come in one piece
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return func(*args, **kwargs)
+    The products' kernels are replaced, in all threads of the process, so that nothing else is
+    slower: a dispatch mode, which sees every operation, gives the same numbers in twice the time.
+    """
+    with _scoped_library("aten", "IMPL") as library:
+        for packet, factors in FACTORS.items():
+            for name in packet.overloads():
+                product = getattr(packet, name)
+                if _has_kernel(product, device):
+                    _replace(library, product, factors, device.upper())
+        yield
 
 
-def emulate_tf32() -> EmulatedTF32:
-    """A context in which this thread's products, and those of a backward pass, are of TF32."""
-    return EmulatedTF32()  # type: ignore[no-untyped-call]
+def _has_kernel(product: OpOverload, device: str) -> bool:
+    """Whether it is computed as it is, and not as other products."""
+    keys = getattr(DispatchKey, device.upper()), DispatchKey.CompositeExplicitAutograd
+    return any(map(product.has_kernel_for_dispatch_key, keys))
+
+
+def _replace(library: Any, product: OpOverload, factors: tuple[int, ...], key: str) -> None:
+    kernel = torch.library.get_kernel(product, key)
+
+    def of_rounded(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(_rounded(a) if i in factors else a for i, a in enumerate(args))
+        return kernel.call_boxed(keys, *args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that a kernel is replaced
+        library.impl(product, of_rounded, key, with_keyset=True)
 
 
 def _rounded(factor: Tensor) -> Tensor:
