@@ -10,6 +10,7 @@ from gramian import SKR
 from gramian.experiments.published import experiments
 from gramian.experiments.reproduce.plan import Changes
 from gramian.experiments.reproduce.registry import TABLES, changed
+from gramian.train.config import ConfigError
 from gramian.train.optimise import lr_factor
 
 
@@ -120,6 +121,19 @@ def test_networks_are_those_of_the_paper():
         assert row.max_epochs == 1200
     assert table1["previous"].precision == "64-true"
     assert all(row.data == "cifar100" for row in table2.values())
+
+
+def test_stability_has_the_rows_of_table_3_and_the_method_as_published():
+    table = TABLES["stability"]
+    assert table.rows == TABLES["table3"].rows
+    headline, published = table.headline("small"), TABLES["table3"].headline("paper")
+    for name in ("skr", "nu", "divergence", "kernel", "kernel_jitter", "variance_check"):
+        assert getattr(headline.model, name) == getattr(published.model, name)
+    assert (headline.on_numerical_error, headline.conditions) == ("raise", True)
+    images = 1347  # of digits
+    assert headline.max_epochs * -(-images // headline.batch_size) >= 10_000
+    with pytest.raises(ConfigError, match="stability is small only"):
+        table.headline("paper")
 
 
 def test_all_rows_of_a_small_table_share_data_epochs_and_augmentation():

@@ -17,8 +17,9 @@ from gramian.experiments.published import quoted_rows
 from gramian.experiments.report import latex, markdown
 from gramian.experiments.report.curve_figures import curve_figure
 from gramian.experiments.report.gather import ReportError, gather
-from gramian.experiments.report.grids import precision_grids, result_grid
+from gramian.experiments.report.grids import Cell, result_grid
 from gramian.experiments.report.plain_runs import plain_grid
+from gramian.experiments.report.precisions import precision_grids
 from gramian.experiments.report.results import PlainRun, Run
 from gramian.experiments.report.write import write_report
 
@@ -248,9 +249,32 @@ def test_failures_by_precision(runs):
     (grid,) = precision_grids(gather([runs]).tables)
     assert grid.headings[1:3] == ("Failed, float32", "Failed, TF32 (emulated)")
     cells = {line.label: [cell.text for cell in line.cells] for line in grid.lines}
-    assert cells["No SKR"] == ["0/3", "3/3 (epochs 5, 6, 4)", "2/4 (epochs 540, 635)"]
-    assert cells["ν = 0"] == ["3/3 (epochs 2, 2, 3)", "–", "4/4 (epochs 26, 26, 25, 26)"]
+    assert cells["No SKR"][:3] == ["0/3", "3/3 (epochs 5, 6, 4)", "2/4 (epochs 540, 635)"]
+    assert cells["ν = 0"][:3] == ["3/3 (epochs 2, 2, 3)", "–", "4/4 (epochs 26, 26, 25, 26)"]
+    assert grid.headings[4:] == ("Step of failure, float32", "Step of failure, TF32 (emulated)")
+    assert cells["No SKR"][3:] == ["–", "9"]  # all fail in step 9
+    assert cells["ν = 0"][3:] == ["9", "–"]
     assert precision_grids(gather([runs / "table3-small"]).tables) == []
+
+
+def test_medians_of_steps_and_of_the_last_condition_numbers(tmp_path):
+    for precision in ("32-true", "tf32-emulated"):
+        make_table(tmp_path / precision, precision=precision)
+    for seed, step in enumerate((1200, 700, 5000)):
+        run = tmp_path / "32-true" / "zero_nu" / f"seed{seed}"
+        write_json(run / "failure.json", {"epoch": 9, "step": step})
+        rows = [{"epoch": 1, "condition/a": 1e9}, {"epoch": 2, "condition/a": 10.0 + seed}]
+        rows[1] |= {"condition/b": 200.0 * (1 + seed)}
+        rows += [{"epoch": 3}]  # no evaluation
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (grid,) = precision_grids(gather([tmp_path]).tables)
+    cells = {
+        line.label: dict(zip(grid.headings[1:], line.cells, strict=True)) for line in grid.lines
+    }
+    assert cells["ν = 0"]["Step of failure, float32"] == Cell("1,200", 1200)
+    assert cells["ν = 0"]["Condition number, float32"] == Cell("4.0e+02", 400.0)
+    assert cells["No SKR"]["Condition number, float32"].text == "–"
+    assert "Condition number, TF32 (emulated)" not in grid.headings
 
 
 def test_plain_log_likelihood_where_no_clipped_one_was_recorded(tmp_path):

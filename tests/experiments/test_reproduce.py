@@ -71,6 +71,37 @@ def test_the_terminal_shows_the_table(tmp_path, capsys):
     assert "small scale" in text
 
 
+def test_stability_is_run_in_both_precisions_seed_by_seed(tmp_path, capsys, monkeypatch):
+    order, run_one = [], table_runs.run_one
+
+    def run_and_note(planned, quiet):
+        order.append((planned.config.seed, planned.config.precision))
+        return run_one(planned, quiet)
+
+    monkeypatch.setattr(table_runs, "run_one", run_and_note)
+    words = ["reproduce", "stability", *TINY, "--seeds", "2", "--only", "headline"]
+    words += ["--output", str(tmp_path)]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert order == [(s, p) for s in (0, 1) for p in ("32-true", "tf32-emulated")]
+    assert [Path(folder).name for folder in found["folders"]] == [
+        "stability-small-digits-48points-2epochs-32-true",
+        "stability-small-digits-48points-2epochs-tf32-emulated",
+    ]
+    first = found["rows"][0]
+    assert (first["Failed, float32"], first["Failed, TF32 (emulated)"]) == ("0/2", "0/2")
+    assert first["Failed, published, full size, TF32"] == "0/4"
+    assert main(words) == 0
+    assert "Failed, TF32 (emulated)" in " ".join(capsys.readouterr().out.split())
+    assert len(order) == 4
+
+
+def test_stability_in_one_precision_is_a_plain_table(tmp_path, capsys):
+    words = ["reproduce", "stability", *TINY, "--seeds", "1", "--only", "headline", "--json"]
+    assert main([*words, "--precision", "32-true", "--output", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["Failed, ours"] == "0/1"
+
+
 def test_a_finished_run_of_other_settings_is_not_taken_for_one_of_these(tmp_path, capsys):
     this = plan(tmp_path)
     run_plan(this, quiet=True)

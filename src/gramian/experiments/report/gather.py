@@ -159,7 +159,7 @@ def _run(seed: int, folder: Path, clips: bool, needed: Sequence[str] = ()) -> Ru
         if not isinstance(facts.get("epoch"), int):
             raise ReportError(f"{failure_path} does not say in which epoch")
         place = f"{facts['layer']}: " if facts.get("layer") else ""
-        failure = Failure(facts["epoch"], f"{place}{facts.get('reason', '')}")
+        failure = Failure(facts["epoch"], f"{place}{facts.get('reason', '')}", facts.get("step"))
     environment = folder / "env.json"
     return Run(
         seed=seed,

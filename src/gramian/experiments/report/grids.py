@@ -95,15 +95,6 @@ def result_grid(table: TableResults) -> Grid:
     )
 
 
-def precision_grids(tables: Sequence[TableResults]) -> list[Grid]:
-    """Failures by row and precision, for each table that was run in more than one precision."""
-    groups: dict[tuple[str | int, ...], dict[str, TableResults]] = {}
-    for table in tables:
-        same = table.name, table.scale, table.data, table.epochs
-        groups.setdefault(same, {}).setdefault(table.precision, table)
-    return [_precision_grid(list(group.values())) for group in groups.values() if len(group) > 1]
-
-
 def scale_name(table: TableResults) -> str:
     """The scale in words."""
     return "full size" if table.is_as_published else f"{table.scale} scale"
@@ -127,8 +118,8 @@ def _line(row: RowResults, headline: RowResults) -> Line:
         _published(row.theirs, "accuracy"),
         _ours(row, "log_likelihood"),
         _published(row.theirs, "log_likelihood"),
-        _failed(row),
-        _published_failed(row.theirs),
+        failed_cell(row),
+        published_failed_cell(row.theirs),
         _p(row, headline, "accuracy"),
         _p(row, headline, "log_likelihood"),
         seconds_cell(mean),
@@ -185,13 +176,15 @@ def _p(row: RowResults, headline: RowResults, metric: Metric) -> Cell:
     return Cell(p_as_text(p), p)
 
 
-def _failed(row: RowResults) -> Cell:
+def failed_cell(row: RowResults) -> Cell:
+    """How many of our seeds failed, with the epochs."""
     cell = _failures([failure.epoch for failure in row.failures], row.total)
     rest = f"; {row.unfinished} unfinished" if row.unfinished else ""
     return Cell(cell.text + rest, cell.order)
 
 
-def _published_failed(experiment: PublishedExperiment | None) -> Cell:
+def published_failed_cell(experiment: PublishedExperiment | None) -> Cell:
+    """How many of the published seeds failed, with the epochs."""
     if experiment is None:
         return Cell(NONE)
     return _failures(experiment.failure_epochs, len(experiment.runs))
@@ -237,25 +230,3 @@ def _notes(table: TableResults) -> Iterator[str]:
         yield "A published row that is not in the paper is computed from its logs."
     if table.quoted:
         yield "† Quoted by the paper from earlier work; neither logged nor run here."
-
-
-def _precision_grid(tables: Sequence[TableResults]) -> Grid:
-    first = tables[0]
-    rows = {row.key: row for table in tables for row in table.rows}
-    lines = []
-    for key, row in rows.items():
-        found = [next((r for r in table.rows if r.key == key), None) for table in tables]
-        cells = [Cell(NONE) if r is None else _failed(r) for r in found]
-        lines.append(Line(row.label, row.difference, (*cells, _published_failed(row.theirs))))
-    return Grid(
-        key=f"{first.key}-precisions",
-        title=f"{first.title} — failures by precision, {scale_name(first)}",
-        subtitle=f"{first.data}, {first.epochs} epochs, {', '.join(map(precision_name, tables))}",
-        headings=(
-            "Method",
-            *(f"Failed, {precision_name(table)}" for table in tables),
-            "Failed, published, full size, TF32",
-        ),
-        lines=tuple(lines),
-        notes=("Numerical errors of all seeds, with the epochs, counted from 1.",),
-    )

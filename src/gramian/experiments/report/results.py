@@ -15,10 +15,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Failure:
-    """A numerical error that ended a run; the first epoch is 1."""
+    """A numerical error that ended a run; the first epoch is 1, the first step 0."""
 
     epoch: int
     reason: str
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ class Run:
     def log_likelihood(self) -> float | None:
         """Of the test set, clipped or not."""
         return self.metrics.get("log_likelihood_clipped" if self.clipped else "log_likelihood")
+
+    @property
+    def condition(self) -> float | None:
+        """The largest condition number of a Gram matrix when they were last recorded."""
+        for row in reversed(self.epochs):
+            found = [value for name, value in row.items() if name.startswith("condition/")]
+            if found:
+                return float(max(found))
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,12 @@ from pathlib import Path
 from gramian.experiments.plots.style import Figure, save
 from gramian.experiments.report.curve_figures import plain_curves, table_curves
 from gramian.experiments.report.gather import gather
-from gramian.experiments.report.grids import (
-    Grid,
-    precision_grids,
-    result_grid,
-    scale_name,
-)
+from gramian.experiments.report.grids import Grid, result_grid, scale_name
 from gramian.experiments.report.latex import PACKAGES, as_latex
 from gramian.experiments.report.markdown import as_markdown
 from gramian.experiments.report.page import Image, Section, as_page
 from gramian.experiments.report.plain_runs import plain_grid
+from gramian.experiments.report.precisions import precision_grids
 from gramian.experiments.report.results import Results
 from gramian.train.record.files import write_text_atomically
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -114,10 +114,15 @@ class Plan:
             raise ConfigError(f"no row {', '.join(unknown)}; rows are {', '.join(known)}")
         return [row for row in self.table.rows if not self.only or row.key in self.only]
 
+    @property
+    def each_seed(self) -> Sequence[int]:
+        """The seeds to run."""
+        return range(self.seeds) if self.seed is None else [self.seed]
+
     def runs(self) -> Iterator[PlannedRun]:
         """All rows with the first seed, then with the second: what is there is comparable."""
         headline, rows = self.headline, self.rows
-        for seed in range(self.seeds) if self.seed is None else [self.seed]:
+        for seed in self.each_seed:
             for row in rows:
                 folder = RunFolder(self.folder / row.key / f"seed{seed}")
                 yield PlannedRun(row.key, replace(row.config(headline), seed=seed), folder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,16 @@ from gramian.train.trainer import TrainingFailed
 log = logging.getLogger("gramian")
 
 
+def run_plans(plans: Sequence[Plan], jobs: int = 1, quiet: bool = False) -> None:
+    """Several plans seed by seed, so that what is there can be compared; one as it is."""
+    if len(plans) == 1:
+        run_plan(plans[0], jobs, quiet)
+        return
+    for seed in plans[0].each_seed:
+        for plan in plans:
+            run_plan(replace(plan, seed=seed), jobs, quiet)
+
+
 def run_plan(plan: Plan, jobs: int = 1, quiet: bool = False) -> None:
     """All runs that are left, ``jobs`` at a time. A run that fails numerically is a result."""
     plan.write()
@@ -27,7 +38,7 @@ def run_plan(plan: Plan, jobs: int = 1, quiet: bool = False) -> None:
         planned.name: partial(run_one, planned, quiet or jobs > 1) for planned in left_to_do(plan)
     }
     for line in run_jobs(left, jobs):
-        log.info("%s: %s", plan.table.name, line)
+        log.info("%s: %s", plan.folder.name, line)
 
 
 def left_to_do(plan: Plan) -> Iterator[PlannedRun]:

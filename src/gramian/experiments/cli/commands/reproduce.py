@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +20,9 @@ from gramian.experiments.reproduce.registry import TABLES
 
 if TYPE_CHECKING:
     from gramian.experiments.report.grids import Grid
+    from gramian.experiments.reproduce.plan import Plan
 
-SHOWN = (0, 1, 2, 4, 6, 7)  # ours, published accuracy, failures and p-values
+SHOWN = (0, 1, 2, 4, 6, 7)  # of one precision: ours, published accuracy, failures, p-values
 SEEDS = {"small": 3, "paper": 4}  # the paper has 4
 
 
@@ -56,7 +58,9 @@ def reproduce_parser() -> Parser:
         help="small: 10,000 images on two cores; paper: as published, on a GPU",
     )
     parser.add_argument(
-        "--seeds", type=PositiveInt | None, help="how many, from 0 on; null: 3 small, 4 paper"
+        "--seeds",
+        type=PositiveInt | None,
+        help="how many, from 0 on; null: 3 small, 4 paper and stability",
     )
     parser.add_argument("--seed", type=NonNegativeInt | None, help="only this seed")
     parser.add_argument("--only", type=str | None, help="only these rows, with commas between")
@@ -84,33 +88,53 @@ def run_table(options: Namespace) -> None:
     """Train what is left to train, and show the table."""
     from gramian.experiments.report.gather import gather
     from gramian.experiments.report.grids import result_grid
-    from gramian.experiments.reproduce.plan import Changes, Plan
-    from gramian.experiments.reproduce.table_runs import run_plan
+    from gramian.experiments.report.precisions import precision_grids
+    from gramian.experiments.reproduce.table_runs import run_plans
 
+    plans = table_plans(options)
+    run_plans(plans, options.jobs, options.quiet)
+    folders = [str(plan.folder) for plan in plans]
+    tables = gather([plan.folder for plan in plans]).tables
+    (grid,) = precision_grids(tables) or [result_grid(tables[0])]
+    if options.json:
+        where = {"folder": folders[0]} if len(folders) == 1 else {"folders": folders}
+        facts = [{"row": line.label, **_cells(grid, line.cells)} for line in grid.lines]
+        sys.stdout.write(as_json({**where, "rows": facts}))
+    else:
+        names = " ".join(folders)
+        show_grid(grid, SHOWN if len(tables) == 1 else range(len(grid.headings) - 1))
+        sys.stdout.write(f"\nresults: {names}   (gramian report {names})\n")
+
+
+def table_plans(options: Namespace) -> list[Plan]:
+    """A plan for each precision that the table is run in."""
+    from gramian.experiments.reproduce.plan import Changes, Plan
+
+    table = TABLES[options.name]
+    seeds = SEEDS["paper" if table.preset else options.scale]
+    changes = Changes(
+        options.epochs,
+        options.data,
+        options.train_size,
+        options.data_dir,
+        options.precision,
+        options.batch_size,
+    )
     plan = Plan(
-        table=TABLES[options.name],
+        table=table,
         scale=options.scale,
-        seeds=options.seeds or SEEDS[options.scale],
-        changes=Changes(
-            options.epochs,
-            options.data,
-            options.train_size,
-            options.data_dir,
-            options.precision,
-            options.batch_size,
-        ),
+        seeds=options.seeds or seeds,
+        changes=changes,
         output=Path(options.output),
         only=tuple(options.only.split(",")) if options.only else (),
         seed=options.seed,
     )
-    run_plan(plan, options.jobs, options.quiet)
-    grid = result_grid(gather([plan.folder]).tables[0])
-    if options.json:
-        facts = [{"row": line.label, **_cells(grid, line.cells)} for line in grid.lines]
-        sys.stdout.write(as_json({"folder": str(plan.folder), "rows": facts}))
-    else:
-        show_grid(grid)
-        sys.stdout.write(f"\nresults: {plan.folder}   (gramian report {plan.folder})\n")
+    if options.precision or not table.precisions:
+        return [plan]
+    return [
+        replace(plan, changes=replace(changes, precision=precision))
+        for precision in table.precisions
+    ]
 
 
 def run_conditions(options: Namespace) -> None:
@@ -148,16 +172,16 @@ def show_list() -> None:
     Console(file=sys.stdout).print(table)
 
 
-def show_grid(grid: Grid) -> None:
-    """The most of a table of results that a terminal has room for; the report shows all of it."""
+def show_grid(grid: Grid, columns: Sequence[int]) -> None:
+    """What a terminal has room for of a table of results; the report shows all of it."""
     title = f"{grid.title}\n{grid.subtitle}"
     table = TextTable(title=title, title_justify="left", show_lines=True)
     table.add_column(grid.headings[0])
-    for column in SHOWN:
+    for column in columns:
         table.add_column(grid.headings[1 + column], justify="right")
     for line in grid.lines:
         if not line.quoted:
-            table.add_row(line.label, *(line.cells[column].text for column in SHOWN))
+            table.add_row(line.label, *(line.cells[column].text for column in columns))
     console = Console(file=sys.stdout)
     console.print(table)
     for text in (*grid.warnings, *grid.failures):
