@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -37,6 +39,17 @@ def test_fewer_columns_than_points_gives_a_singular_sample():
 @pytest.mark.parametrize("divisor", [1, 2, 3, 4, 7, 10, 100])
 def test_gamma_is_the_ceiling_of_a_fraction(P, divisor):
     assert SKR(1 / divisor).gamma(P) == -(-P // divisor)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
+def test_the_power_says_how_gamma_grows_and_all_agree_at_512(power):
+    skr = SKR(0.25, gamma_power=power)
+    assert skr.gamma(512) == 128
+    assert skr.gamma(32) == math.ceil(128 * (32 / 512) ** power)
+    assert SKR(0.25, gamma_power=0.0).gamma(7) == 128
+    for wrong in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=r"gamma_power must be in \[0, 1\]"):
+            SKR(gamma_power=wrong)
 
 
 def test_the_same_seed_gives_the_same_noise():

@@ -23,6 +23,7 @@ CONV = {
     "clamped": {"variance_check": VarianceCheck(clamp=True)},
     "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
     "dropped": {"unexplained": "dropped"},
+    "learned_weights": {"residual_weights": "mean", "learn_residual_weights": True},
     **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
     **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},
     **{

@@ -43,8 +43,9 @@ def kept(function) -> tuple[int, object]:
 
 
 @pytest.mark.parametrize("skr", [SKR(), SKR(None), SKR.off()], ids=["skr", "jitter", "off"])
-def test_the_estimate_is_what_autograd_keeps(skr):
-    dkm = model(replace(CONFIG, skr=skr))
+@pytest.mark.parametrize("unexplained", ["kept", "dropped"])
+def test_the_estimate_is_what_autograd_keeps(skr, unexplained):
+    dkm = model(replace(CONFIG, skr=skr, unexplained=unexplained))
     x = torch.randn(BATCH, 3, 32, 32, generator=generator(2))
     chain = dkm.inducing_chain(dkm.draw_noise(generator(3)))
     counted, _ = kept(lambda: dkm.propagate(x, chain))

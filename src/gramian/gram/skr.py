@@ -11,21 +11,32 @@ from torch import Tensor
 
 from gramian.gram.random import normals
 
+REFERENCE = 512
+"""Inducing points at which every power of ``SKR`` gives the same γ: those of the paper's stem."""
+
 
 @dataclass(frozen=True)
 class SKR:
     """G̃_ii ~ Wishart(G_ii/γ, γ) + λ I, in training; G̃_ii = G_ii + λ I, in evaluation (Eq. skr).
 
-    The two settings are independent: each ablation of the paper changes one of them.
+    Sampling and jitter are independent: each ablation of the paper changes one of them.
+
+        γ = ⌈fraction · 512 · (P/512)^power⌉
+
+    The paper's first stage has P = 512, where all powers agree. An entry of the sample has the
+    relative deviation 1/√γ, so with the published γ = P/4 (power 1) few inducing points are noisier
+    than many; with power 0 the noise is the same at every width.
 
     Args:
-        gamma_fraction: γ = ⌈fraction · P⌉ degrees of freedom, fewer than P allowed; the smaller,
-            the noisier. None: no sampling.
+        gamma_fraction: degrees of freedom as a share of P; the fewer, the noisier. None: no
+            sampling.
         jitter: λ, added to the diagonal in training and in evaluation.
+        gamma_power: how γ grows with P: in proportion (1, as published) or less.
     """
 
     gamma_fraction: float | None = 0.25
     jitter: float = 0.1
+    gamma_power: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
@@ -33,6 +44,8 @@ class SKR:
             raise ValueError(f"gamma_fraction must be positive or None, got {self.gamma_fraction}")
         if not 0 <= self.jitter < math.inf:
             raise ValueError(f"SKR jitter must be 0 or more, got {self.jitter}")
+        if not 0 <= self.gamma_power <= 1:
+            raise ValueError(f"gamma_power must be in [0, 1], got {self.gamma_power}")
 
     @classmethod
     def off(cls) -> SKR:
@@ -48,7 +61,8 @@ class SKR:
         """γ for P inducing points. Rounding first keeps ⌈(1/3)·P⌉ right for multiples of 3."""
         if self.gamma_fraction is None:
             raise ValueError("γ is not defined without sampling (gamma_fraction is None)")
-        return math.ceil(round(self.gamma_fraction * num_inducing, 9))
+        growth = (REFERENCE / num_inducing) ** (1 - self.gamma_power)
+        return math.ceil(round(self.gamma_fraction * num_inducing * growth, 9))
 
     def draw_noise(
         self, num_inducing: int, generator: torch.Generator, dtype: torch.dtype

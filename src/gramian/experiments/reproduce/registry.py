@@ -162,6 +162,34 @@ ABLATIONS = (
              "twice the degrees of freedom; run, but not in the paper", "dkm_gamma_div2",
              {"model.skr.gamma_fraction": lambda fraction: 2 * fraction}),
 )
+
+# Beyond the paper: networks with the data, augmentation, epochs and batches of the headline.
+BESIDE = {"kind": "network", "model": same_widths}
+BESIDE_SGD = BESIDE | {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
+BESIDE_MUON = BESIDE | {"optimiser": "muon", "lr": 0.03, "betas": (0.9, 0.999),
+                        "lr_factors.output": 0.1, "lr_factors.scales": 0.1}
+
+
+def beside(name: str, title: str, wide: tuple[int, ...], blocks: int = 1) -> tuple[TableRow, ...]:
+    """A deep kernel machine and two networks of its widths."""
+    shape = {"model.blocks_per_stage": blocks}
+    return (
+        TableRow(f"dkm_{name}", f"DKM, {title}", "", None,
+                 shape | {"model.num_inducing": wide}),
+        TableRow(f"sgd_{name}", f"network, SGD, {title}", "", None,
+                 BESIDE_SGD | shape | {"model.widths": wide}),
+        TableRow(f"muon_{name}", f"network, Muon, {title}", "", None,
+                 BESIDE_MUON | shape | {"model.widths": wide}),
+    )
+
+
+WIDTHS = (
+    TableRow("headline", "DKM, 24-48-96", "", None),
+    *beside("24", "24-48-96", (24, 48, 96))[1:],
+    *beside("16", "16-32-64", (16, 32, 64)),
+    *beside("deep", "24-48-96, three blocks a stage", (24, 48, 96), blocks=3),
+    *beside("48", "48-96-192", (48, 96, 192)),
+)
 # fmt: on
 
 TABLES = {
@@ -177,6 +205,13 @@ TABLES = {
             ABLATIONS,
             preset="stability",
             precisions=("32-true", "tf32-emulated"),
+        ),
+        Table(
+            "widths",
+            "Networks of the same widths: 10,000 images of CIFAR-10, 10 epochs",
+            "cifar10",
+            WIDTHS,
+            preset="small_cifar10",
         ),
     )
 }

@@ -158,10 +158,11 @@ def cross(
     W: Float[Tensor, "P gamma"],
     tail: Float[Tensor, " scale"] | None = None,
     skip: Float[Tensor, "N P"] | None = None,
-    skip_weight: float = 1.0,
+    skip_weight: Float[Tensor, ""] | float = 1.0,
 ) -> Float[Tensor, "N P"]:
     """U_γ Wᵀ + U_P ∘ tail + skip_weight · skip, where U = [U_γ U_P]; U_P only with a tail."""
-    G: Tensor = _Cross.apply(U, W, tail, skip, skip_weight)  # type: ignore[no-untyped-call]
+    weight = skip_weight if isinstance(skip_weight, Tensor) else U.new_full((), skip_weight)
+    G: Tensor = _Cross.apply(U, W, tail, skip, weight)  # type: ignore[no-untyped-call]
     return G
 
 
@@ -173,7 +174,7 @@ class _Cross(torch.autograd.Function):
         W: Tensor,
         tail: Tensor | None,
         skip: Tensor | None,
-        skip_weight: float,
+        skip_weight: Tensor,
     ) -> Tensor:
         P, gamma = W.shape
         G = U.new_empty(len(U), P)
@@ -182,23 +183,24 @@ class _Cross(torch.autograd.Function):
             if tail is not None:
                 torch.mul(u[:, gamma:], tail, out=g)
                 if skip is not None:
-                    g.add_(skip[rows], alpha=skip_weight)
+                    g.addcmul_(skip[rows], skip_weight)
             elif skip is not None:
                 torch.mul(skip[rows], skip_weight, out=g)
             else:
                 g.zero_()
             g.addmm_(u[:, :gamma], W.mT)
-        ctx.save_for_backward(U, W, tail)
-        ctx.skip_weight = None if skip is None else skip_weight
+        learned = skip if skip_weight.requires_grad else None
+        ctx.save_for_backward(U, W, tail, learned, None if skip is None else skip_weight)
         return G
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dG: Tensor) -> tuple[Tensor | None, ...]:
-        U, W, tail = ctx.saved_tensors
+        U, W, tail, skip, skip_weight = ctx.saved_tensors
         gamma = W.shape[1]
         dU, dW = torch.empty_like(U), torch.zeros_like(W)
         dtail = None if tail is None else W.new_zeros(len(W))
+        dweight = None if skip is None else W.new_zeros(())
         for rows in row_blocks(dG):
             d, u, du = dG[rows], U[rows], dU[rows]
             torch.mm(d, W, out=du[:, :gamma])
@@ -206,10 +208,12 @@ class _Cross(torch.autograd.Function):
             if tail is not None and dtail is not None:
                 torch.mul(d, tail, out=du[:, gamma:])
                 dtail += (d * u[:, gamma:]).sum(0)
+            if skip is not None:
+                dweight += (d * skip[rows]).sum()
         if tail is not None and dtail is not None and len(tail) == 1:
             dtail = dtail.sum(0, keepdim=True)
-        dskip = None if ctx.skip_weight is None else ctx.skip_weight * dG
-        return dU, dW, dtail, dskip, None
+        dskip = None if skip_weight is None else skip_weight * dG
+        return dU, dW, dtail, dskip, dweight
 
 
 def condition_diagonal(
