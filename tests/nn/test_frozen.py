@@ -23,6 +23,8 @@ CONV = {
     "clamped": {"variance_check": VarianceCheck(clamp=True)},
     "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
     "dropped": {"unexplained": "dropped"},
+    "centred": {"centre": True},
+    "centred_matern": {"centre": True, "kernel": "matern32", "unexplained": "dropped"},
     "learned_weights": {"residual_weights": "mean", "learn_residual_weights": True},
     **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
     **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},

@@ -16,7 +16,7 @@ from gramian.nn.named import find
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer, Unexplained
 from gramian.nn.steps.kernels import KERNELS, Bandwidth, Jitter, Kernel
-from gramian.nn.steps.norm import GramNorm, NormChoice
+from gramian.nn.steps.norm import GramCentre, GramNorm, NormChoice
 from gramian.nn.steps.output import GPOutput, OutputStart
 
 
@@ -78,6 +78,8 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         variance_check: what to do about negative variances.
         unexplained: the variance of the data that a layer's inducing points do not explain: kept,
             as published, or dropped: with few inducing points the model then learns faster.
+        centre: take the mean of the data out of the features before each kernel, as a network's
+            batch normalisation does: the model then learns faster.
     """
 
     layer: str = "dkm"
@@ -89,6 +91,7 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
     output_start: OutputStart = "random"
     variance_check: VarianceCheck = VarianceCheck()
     unexplained: Unexplained = "kept"
+    centre: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -125,6 +128,10 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         if not space and choice.scale_data == "location":
             choice = replace(choice, scale_data="global")
         return GramNorm(num_inducing, space, choice)
+
+    def build_centre(self, num_inducing: int) -> GramCentre | None:
+        """A centring before a kernel, if there is to be one."""
+        return GramCentre(num_inducing, self.norm.momentum) if self.centre else None
 
     def build_output(self, num_inducing: int) -> GPOutput:
         """The output layer."""
