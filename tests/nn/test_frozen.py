@@ -22,6 +22,7 @@ CONV = {
     "plain_kernel": {"weight_var": None, "bias_var": None},
     "clamped": {"variance_check": VarianceCheck(clamp=True)},
     "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
+    "output_bandwidth": {"output_bandwidth": Bandwidth(0.5, learned=True)},
     "dropped": {"unexplained": "dropped"},
     "centred": {"centre": True},
     "centred_matern": {"centre": True, "kernel": "matern32", "unexplained": "dropped"},

@@ -62,6 +62,8 @@ def test_what_has_no_bandwidth_refuses_one():
         ArcCosine(bandwidth=Bandwidth(2.0))
     with pytest.raises(ValueError, match="kernel arc_cosine has no bandwidth"):
         ConvDKMConfig(kernel="arc_cosine", bandwidth=Bandwidth(learned=True))
+    with pytest.raises(ValueError, match="kernel arc_cosine has no bandwidth"):
+        ConvDKMConfig(kernel="arc_cosine", output_bandwidth=Bandwidth(2.0))
     for wrong in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="bandwidth must be positive"):
             Bandwidth(wrong)

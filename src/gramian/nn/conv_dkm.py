@@ -135,7 +135,7 @@ class ConvDKM(DKM):
             inputs=PatchInput(config.num_inducing[0], channels),
             layers=layers,
             pooling=config.build_pooling(P, math.prod(space)),
-            kernel=config.build_kernel(),
+            kernel=config.build_kernel(config.output_bandwidth),
             norm=config.build_norm(P, ()),
             output=config.build_output(P),
             likelihood=build_likelihood(config),

@@ -60,7 +60,7 @@ class DenseDKM(DKM):
             inputs=DenseInput(P, config.num_features, config.lengthscales),
             layers=layers,
             pooling=None,
-            kernel=config.build_kernel(),
+            kernel=config.build_kernel(config.output_bandwidth),
             norm=config.build_norm(P, ()),
             output=config.build_output(P),
             likelihood=build_likelihood(config),

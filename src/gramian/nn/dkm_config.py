@@ -29,7 +29,7 @@ class KernelConfig:
         weight_var: start value of each kernel's learned weight variance; null fixes it at 1.
         bias_var: start value of each kernel's learned bias variance; null leaves it out.
         kernel_jitter: inflation of the kernels' diagonals.
-        bandwidth: how fast the kernels fall off; fixed at 1 as published, or learned.
+        bandwidth: how fast the kernels of the layers fall off; fixed at 1 as published, or learned.
     """
 
     kernel: str = "normalized_gaussian"
@@ -40,9 +40,7 @@ class KernelConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        known = self.kernel_class()
-        if self.bandwidth != Bandwidth() and not known.has_bandwidth:
-            raise ValueError(f"the kernel {self.kernel} has no bandwidth: leave it at 1, fixed")
+        self.check_bandwidth(self.bandwidth)
         check_positive(weight_var=self.weight_var, bias_var=self.bias_var)
 
     @classmethod
@@ -54,11 +52,16 @@ class KernelConfig:
         """The class that ``kernel`` names."""
         return find("kernel", self.kernel, self.known_kernels(), Kernel)
 
-    def build_kernel(self) -> Kernel:
-        """A kernel with parameters of its own."""
+    def check_bandwidth(self, bandwidth: Bandwidth) -> None:
+        """Refuse one for a kernel that has none."""
+        if bandwidth != Bandwidth() and not self.kernel_class().has_bandwidth:
+            raise ValueError(f"the kernel {self.kernel} has no bandwidth: leave it at 1, fixed")
+
+    def build_kernel(self, bandwidth: Bandwidth | None = None) -> Kernel:
+        """A kernel with parameters of its own; with another bandwidth than that of the layers."""
         parts = (self.weight_var, self.bias_var, self.kernel_jitter)
         if self.kernel_class().has_bandwidth:
-            return self.kernel_class()(*parts, self.bandwidth)
+            return self.kernel_class()(*parts, bandwidth or self.bandwidth)
         return self.kernel_class()(*parts)
 
 
@@ -78,6 +81,8 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         variance_check: what to do about negative variances.
         unexplained: the variance of the data that a layer's inducing points do not explain: kept,
             as published, or dropped: with few inducing points the model then learns faster.
+        output_bandwidth: of the output's kernel. The smaller, the more of the outputs the inducing
+            points explain.
         centre: take the mean of the data out of the features before each kernel, as a network's
             batch normalisation does: the model then learns faster.
     """
@@ -91,6 +96,7 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
     output_start: OutputStart = "random"
     variance_check: VarianceCheck = VarianceCheck()
     unexplained: Unexplained = "kept"
+    output_bandwidth: Bandwidth = Bandwidth()
     centre: bool = False
 
     def __post_init__(self) -> None:
@@ -98,6 +104,7 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         super().__post_init__()
         find("layer", self.layer, LAYERS, Layer)
         check_likelihood(self)
+        self.check_bandwidth(self.output_bandwidth)
         if not self.nu >= 0:
             raise ValueError(f"nu must be 0 or more, or inf, got {self.nu}")
         if not 0 < self.norm.momentum <= 1:

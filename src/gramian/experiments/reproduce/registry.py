@@ -120,7 +120,13 @@ NETWORK = {  # as published: batches of 128, Adam's usual betas, statistics as t
 }
 ADAM = NETWORK | {"optimiser": "adam", "lr": 1e-3}
 ADAMW = ADAM | {"optimiser": "adamw", "weight_decay": 0.1, "schedule": "cosine"}
-SGD = NETWORK | {"optimiser": "sgd", "lr": 0.01, "weight_decay": 5e-4, "schedule": "cosine"}
+SGD = NETWORK | {
+    "optimiser": "sgd",
+    "lr": 0.01,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "schedule": "cosine",
+}
 
 # fmt: off
 PREVIOUS = TableRow("previous", "DKM before SKR", "no SKR, no jitter, exact KL, float64", None,
@@ -166,8 +172,7 @@ ABLATIONS = (
 # Beyond the paper: networks with the data, augmentation, epochs and batches of the headline.
 BESIDE = {"kind": "network", "model": same_widths}
 BESIDE_SGD = BESIDE | {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-BESIDE_MUON = BESIDE | {"optimiser": "muon", "lr": 0.03, "betas": (0.9, 0.999),
-                        "lr_factors.output": 0.1, "lr_factors.scales": 0.1}
+BESIDE_MUON = BESIDE | {"betas": (0.9, 0.999), "lr_factors.output": 0.1, "lr_factors.scales": 0.1}
 
 
 def beside(name: str, title: str, wide: tuple[int, ...], blocks: int = 1) -> tuple[TableRow, ...]:
@@ -211,7 +216,7 @@ TABLES = {
             "Networks of the same widths: 10,000 images of CIFAR-10, 10 epochs",
             "cifar10",
             WIDTHS,
-            preset="small_cifar10",
+            preset="widths",
         ),
     )
 }
