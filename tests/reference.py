@@ -112,24 +112,6 @@ def global_norm(blocks):
     return ii / n_i, ti / math.sqrt(n_i * n_t), tt / n_t
 
 
-def centre(blocks, a):
-    """Features less Σ_j a_j f_j, of features that have these Gram blocks."""
-    ii, ti, tt = blocks
-    P = len(ii)
-    moved_ii, moved_ti, moved_tt = np.empty_like(ii), np.empty_like(ti), np.empty_like(tt)
-    M = sum(a[j] * a[k] * ii[j, k] for j in range(P) for k in range(P))
-    m_i = [sum(a[j] * ii[i, j] for j in range(P)) for i in range(P)]
-    for i in range(P):
-        for j in range(P):
-            moved_ii[i, j] = ii[i, j] - m_i[i] - m_i[j] + M
-    for t in np.ndindex(tt.shape):
-        m_t = sum(a[j] * ti[t][j] for j in range(P))
-        moved_tt[t] = tt[t] - 2 * m_t + M
-        for i in range(P):
-            moved_ti[t][i] = ti[t][i] - m_t - m_i[i] + M
-    return moved_ii, moved_ti, moved_tt
-
-
 def average(first, second, weights):
     return tuple(weights[0] * a + weights[1] * b for a, b in zip(first, second, strict=True))
 

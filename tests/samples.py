@@ -10,7 +10,7 @@ from gramian import SKR, GramBlocks, NormChoice
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import KERNELS, Bandwidth, Kernel
-from gramian.nn.steps.norm import GramCentre, GramNorm
+from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.pooling import NystromMean, SpatialMean
 
 Shape = tuple[int, ...]
@@ -74,12 +74,6 @@ class WithoutKL(nn.Module):
         return self.layer(gram, noise)[0]
 
 
-def _centred(momentum: float = 0.1) -> GramCentre:
-    centre = GramCentre(P, momentum)
-    centre.weights.copy_(torch.linspace(-0.2, 0.4, P))
-    return centre
-
-
 def _started(conv: nn.Module) -> nn.Module:
     conv.start_(generator(2))
     return conv
@@ -128,7 +122,6 @@ SPATIAL_STEPS: dict[str, Callable[[], nn.Module]] = {
 }
 
 ALL_STEPS: dict[str, Callable[[], nn.Module]] = {
-    "centre": _centred,
     **KERNEL_STEPS,
     **GRAM_STEPS,
     **NORM_STEPS,

@@ -5,7 +5,6 @@
 
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,14 +15,13 @@ from gramian.train.record.run_folder import RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped
 from gramian.train.trainer import Trainer, TrainingFailed
-from tests.train.tiny import MODEL, config, trainer, weights
+from tests.train.tiny import config, trainer, weights
 
 SETTINGS = {
     "max_epochs": 2,
     "batch_size": 13,  # 40 = 3 · 13 + 1
     "precision": "64-true",
     "optimiser": "muon",
-    "model": replace(MODEL, centre=True),
 }
 
 

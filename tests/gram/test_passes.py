@@ -5,7 +5,6 @@ import torch
 
 from gramian.gram.fast import passes
 from gramian.gram.fast.passes import (
-    centred,
     condition_diagonal,
     cross,
     normalized_gaussian,
@@ -39,16 +38,6 @@ def test_the_normalised_gaussian_kernel_and_its_gradients(block):
     expected = w * s * (beta * (c / s - 1)).exp() + b
     torch.testing.assert_close(normalized_gaussian(c, x, y, w, b, beta), expected)
     assert torch.autograd.gradcheck(normalized_gaussian, (c, x, y, w, b, beta))
-
-
-def test_the_centred_blocks_and_their_gradients(block):
-    c, x, a = normals(N, P), positives(N), normals(P, seed=1).detach()
-    m, M = normals(P, seed=2), normals(seed=3)
-    e = c @ a
-    C, moved = centred(c, x, a, m, M)
-    torch.testing.assert_close(C, c - e[:, None] - m + M)
-    torch.testing.assert_close(moved, x - 2 * e + M)
-    assert torch.autograd.gradcheck(lambda *args: centred(*args[:2], a, *args[2:]), (c, x, m, M))
 
 
 def test_the_projection_and_its_gradients(block):

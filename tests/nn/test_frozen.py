@@ -24,8 +24,6 @@ CONV = {
     "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
     "output_bandwidth": {"output_bandwidth": Bandwidth(0.5, learned=True)},
     "dropped": {"unexplained": "dropped"},
-    "centred": {"centre": True},
-    "centred_matern": {"centre": True, "kernel": "matern32", "unexplained": "dropped"},
     "learned_weights": {"residual_weights": "mean", "learn_residual_weights": True},
     **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
     **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},

@@ -17,7 +17,7 @@ from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.kernels import KERNELS, ArcCosine, Jitter, Kernel, Linear
-from gramian.nn.steps.norm import FLOOR, RIDGE, GramCentre, GramNorm
+from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import SpatialMean
 from gramian.nn.steps.positive_definite import PositiveDefinite
@@ -87,41 +87,6 @@ def test_gram_layer_equals_loops(gram):
     assert_like(layer(K)[0], reference.gram_layer(arrays(K), G))
     layer.unexplained = "dropped"
     assert_like(layer(K)[0], reference.gram_layer(arrays(K), G, "dropped"))
-
-
-@given(grams(), st.integers(0, 100))
-def test_centring_equals_loops(gram, seed):
-    centre = GramCentre(len(gram.ii)).double()
-    centre.weights.copy_(0.3 * torch.randn(len(gram.ii), generator=generator(seed)).double())
-    assert_like(centre(gram), reference.centre(arrays(gram), centre.weights.numpy()))
-
-
-def test_centring_is_about_the_mean_of_the_data():
-    """Of data within the span of the inducing points; in evaluation the origin stays."""
-    P, draw = 5, generator(3)
-    F = torch.randn(P, P, generator=draw, dtype=torch.float64)
-    X = torch.randn(200, P, generator=draw, dtype=torch.float64) + 2
-    gram = GramBlocks(F @ F.mT, X @ F.mT, X.square().sum(1))
-    centre = GramCentre(P, momentum=0.5).double()
-    exact = torch.linalg.solve(F.mT, X.mean(0))
-    ridge = RIDGE * gram.ii.diagonal().mean() * torch.eye(P)
-    seen = centre.of_batch(gram)
-    torch.testing.assert_close(seen, torch.linalg.solve(gram.ii + ridge, gram.ii @ exact))
-    centre.update_(seen)
-    torch.testing.assert_close(centre.weights, seen / 2)
-    centre.update_(exact, momentum=1.0)
-    moved = centre(gram)
-    torch.testing.assert_close(moved.tt_diag, (X - X.mean(0)).square().sum(1))
-    assert moved.ti.mean(0).abs().max() < 1e-10
-    assert torch.equal(centre.eval().of_batch(gram), centre.weights)
-
-
-def test_a_point_at_the_origin_keeps_a_little():
-    centre = GramCentre(2).double()
-    centre.weights[0] = 1.0
-    ii = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    moved = centre(GramBlocks(ii, ii[:1], ii.diagonal()[:1]))
-    torch.testing.assert_close(moved.tt_diag, torch.tensor([2 * FLOOR], dtype=torch.float64))
 
 
 @given(grams())

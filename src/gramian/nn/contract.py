@@ -29,7 +29,6 @@ class InducingChain:
     input_ii: Tensor
     layers: dict[str, Any]  # the state of each layer
     pooled: PooledState
-    centred_ii: Tensor
     K_ii: Tensor
     top_ii: Tensor
     output: OutputState
@@ -42,8 +41,8 @@ class DKMResult:
     Attributes:
         marginals: q(f) of each data point.
         kl: KL of each Gram layer (times ν) and of the output, by module path.
-        seen: mean of each normalisation and centring, and number of clamped variances of each
-            Gram layer, by module path.
+        seen: mean of each normalisation and number of clamped variances of each Gram layer, by
+            module path.
     """
 
     marginals: Marginals

@@ -139,7 +139,6 @@ class ConvDKM(DKM):
             norm=config.build_norm(P, ()),
             output=config.build_output(P),
             likelihood=build_likelihood(config),
-            centre=config.build_centre(P),
             whiten_inducing=config.whiten_inducing,
         )
         model.config = config

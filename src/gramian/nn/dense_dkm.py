@@ -64,7 +64,6 @@ class DenseDKM(DKM):
             norm=config.build_norm(P, ()),
             output=config.build_output(P),
             likelihood=build_likelihood(config),
-            centre=config.build_centre(P),
         )
         model.config = config
         return model

@@ -16,7 +16,7 @@ from gramian.nn.named import find
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer, Unexplained
 from gramian.nn.steps.kernels import KERNELS, Bandwidth, Jitter, Kernel
-from gramian.nn.steps.norm import GramCentre, GramNorm, NormChoice
+from gramian.nn.steps.norm import GramNorm, NormChoice
 from gramian.nn.steps.output import GPOutput, OutputStart
 
 
@@ -83,8 +83,6 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
             as published, or dropped: with few inducing points the model then learns faster.
         output_bandwidth: of the output's kernel. The smaller, the more of the outputs the inducing
             points explain.
-        centre: take the mean of the data out of the features before each kernel, as a network's
-            batch normalisation does: the model then learns faster.
     """
 
     layer: str = "dkm"
@@ -97,7 +95,6 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
     variance_check: VarianceCheck = VarianceCheck()
     unexplained: Unexplained = "kept"
     output_bandwidth: Bandwidth = Bandwidth()
-    centre: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -135,10 +132,6 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         if not space and choice.scale_data == "location":
             choice = replace(choice, scale_data="global")
         return GramNorm(num_inducing, space, choice)
-
-    def build_centre(self, num_inducing: int) -> GramCentre | None:
-        """A centring before a kernel, if there is to be one."""
-        return GramCentre(num_inducing, self.norm.momentum) if self.centre else None
 
     def build_output(self, num_inducing: int) -> GPOutput:
         """The output layer."""

@@ -21,12 +21,11 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional
 from gramian.gram.errors import within
 from gramian.nn.contract import ByPath
-from gramian.nn.frozen.frozen_kernels import freeze_kernel
 from gramian.nn.frozen.frozen_layers import FrozenBlock, FrozenLayer, FrozenShortcut, FrozenState
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import Kernel
-from gramian.nn.steps.norm import GramCentre, GramNorm
+from gramian.nn.steps.norm import GramNorm
 
 if TYPE_CHECKING:
     from gramian.nn.dkm_config import DKMConfig
@@ -99,7 +98,6 @@ class Skip:
 class LayerState:
     """What a layer works out from the inducing points alone."""
 
-    centred_ii: Float[Tensor, "P_in P_in"]  # before the kernel
     phi_ii: Float[Tensor, "P_in P_in"]  # after the kernel
     K_ii: Float[Tensor, "P P"]  # after the convolution
     conditional: Conditional  # on G̃_ii
@@ -107,29 +105,22 @@ class LayerState:
 
 
 class DKMLayer(Layer[LayerState]):
-    """(centring →) kernel → kernel convolution → Gram layer → normalisation.
+    """kernel → kernel convolution → Gram layer → normalisation.
 
-    ``forward`` is the definition, the steps one after the other. ``data`` has the same numbers in
-    fewer passes over memory; the tests compare the two.
+    ``forward`` is the definition, the four steps one after the other. ``data`` has the same numbers
+    in fewer passes over memory; the tests compare the two.
 
     Args:
         kernel: Φ.
         conv: the convolution with mixing C; None for dense data.
         gram: the Gram layer.
         norm: the normalisation.
-        centre: the centring; None for none, as published.
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        conv: KernelConv | None,
-        gram: GramLayer,
-        norm: GramNorm,
-        centre: GramCentre | None = None,
+        self, kernel: Kernel, conv: KernelConv | None, gram: GramLayer, norm: GramNorm
     ) -> None:
         super().__init__()
-        self.centre = centre
         self.kernel = kernel
         self.conv = conv
         self.gram = gram
@@ -139,24 +130,20 @@ class DKMLayer(Layer[LayerState]):
     def build(cls, config: DKMConfig, P_in: int, P: int, space: Space, stride: int) -> DKMLayer:
         """The layer of the paper."""
         conv = config.build_conv(P_in, P, 3, stride) if space else None
-        norm = config.build_norm(P, space)
-        return cls(
-            config.build_kernel(), conv, config.build_gram(P), norm, config.build_centre(P_in)
-        )
+        return cls(config.build_kernel(), conv, config.build_gram(P), config.build_norm(P, space))
 
     def forward(self, gram: GramBlocks, noise: Tensor | None = None) -> tuple[GramBlocks, Tensor]:
         """All blocks through the layer, and its KL: Algorithm 1 as it is written."""
-        phi = self.kernel(gram if self.centre is None else self.centre(gram))
+        phi = self.kernel(gram)
         K = phi if self.conv is None else self.conv(phi)
         G, kl = self.gram(K, noise)
         return self.norm(G), kl
 
     def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerState:
         """The inducing block through the layer."""
-        centred_ii, phi_ii, K_ii = self._kernels(G_ii)
+        phi_ii, K_ii = self._kernels(G_ii)
         conditional = self.gram.inducing(K_ii, noise.get("gram"))
-        ii = self.norm.inducing(conditional.ii)
-        return LayerState(centred_ii, phi_ii, K_ii, conditional, ii)
+        return LayerState(phi_ii, K_ii, conditional, self.norm.inducing(conditional.ii))
 
     def data(
         self, gram: GramBlocks, state: LayerState, skip: Skip | None = None
@@ -166,10 +153,6 @@ class DKMLayer(Layer[LayerState]):
         The factors that belong to the inducing points alone go into the smaller matrices: only the
         kernel's step and the two products pass over the data.
         """
-        seen: dict[str, Tensor] = {}
-        if self.centre is not None:
-            seen["centre"] = self.centre.of_batch(gram)
-            gram = self.centre.data(gram, state.centred_ii)
         phi = self.kernel.data(gram, state.phi_ii)
         conditional = state.conditional
         X = self._whitened(phi, state)
@@ -188,7 +171,7 @@ class DKMLayer(Layer[LayerState]):
             ti = conditional.cross(U, w_m * u * v, skip.ti.flatten(0, -2), w_s)
             tt_diag = tt_diag + w_s * skip.tt_diag
         G = GramBlocks(state.ii, ti, tt_diag.flatten()).shaped_like(X)
-        return G, seen | {"norm": n_t.detach(), "gram": num_clamped}
+        return G, {"norm": n_t.detach(), "gram": num_clamped}
 
     def kl(self, state: LayerState) -> dict[str, Tensor]:
         """The Gram layer's."""
@@ -196,7 +179,7 @@ class DKMLayer(Layer[LayerState]):
 
     def start_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> Float[Tensor, "P P"]:
         """Start G_ii at the kernel K_ii that the layer meets."""
-        self.gram.set_to_(self._kernels(G_ii)[-1])
+        self.gram.set_to_(self._kernels(G_ii)[1])
         return self.inducing(G_ii, noise).ii
 
     def output_space(self, space: Space) -> Space:
@@ -212,16 +195,16 @@ class DKMLayer(Layer[LayerState]):
         """
         if type(self) is not DKMLayer:
             return super().freeze(G_ii, state)
-        kernel = freeze_kernel(self.kernel, self.centre, G_ii, state.centred_ii)
-        return FrozenLayer(kernel, self.conv, self.gram, self.norm, state.conditional, weight)
+        return FrozenLayer(
+            self.kernel, self.conv, self.gram, self.norm, G_ii, state.conditional, weight
+        )
 
     def _kernels(
         self, G_ii: Float[Tensor, "P_in P_in"]
-    ) -> tuple[Float[Tensor, "P_in P_in"], Float[Tensor, "P_in P_in"], Float[Tensor, "P P"]]:
-        """The centred G_ii, Φ_ii, and K_ii after the convolution."""
-        centred_ii = G_ii if self.centre is None else self.centre.inducing(G_ii)
-        phi_ii = self.kernel.inducing(centred_ii)
-        return centred_ii, phi_ii, phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+    ) -> tuple[Float[Tensor, "P_in P_in"], Float[Tensor, "P P"]]:
+        """Φ_ii, and K_ii after the convolution."""
+        phi_ii = self.kernel.inducing(G_ii)
+        return phi_ii, phi_ii if self.conv is None else self.conv.inducing(phi_ii)
 
     def _whitened(self, phi: GramBlocks, state: LayerState) -> GramBlocks:
         """K_ti L_K⁻ᵀ and k_tt after the convolution: of whitened filters where those are fewer."""

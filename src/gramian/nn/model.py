@@ -14,20 +14,16 @@ from gramian.gram.errors import within
 from gramian.gram.random import permutation
 from gramian.nn.contract import ByPath, DKMResult, InducingChain, Trainable, evaluating
 from gramian.nn.frozen.frozen_dkm import FrozenDKM
-from gramian.nn.frozen.frozen_kernels import freeze_kernel
 from gramian.nn.frozen.frozen_layers import FrozenOutput
 from gramian.nn.layers import Layer, above, below, grams_of
 from gramian.nn.likelihoods import Likelihood
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.kernels import Kernel
-from gramian.nn.steps.norm import GramCentre, GramNorm
+from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import PooledState, Pooling
 from gramian.nn.steps.whitening import ZCA
-
-NUM_CENTRED = 128
-"""Data points whose mean is the first origin of each centring."""
 
 
 class DKM(Trainable):
@@ -45,7 +41,6 @@ class DKM(Trainable):
         likelihood: of the targets, given the outputs.
         whiten_inducing: choose inducing inputs from whitened data. The published model takes them
             from the data as they are, and compares them with whitened data.
-        centre: centring before the kernel of the output GP; None for none, as published.
 
     ``recomputed`` names layers that keep only their input in memory and are computed again in the
     backward pass: less memory, more time, the same gradients.
@@ -64,14 +59,12 @@ class DKM(Trainable):
         output: GPOutput,
         likelihood: Likelihood,
         whiten_inducing: bool = False,
-        centre: GramCentre | None = None,
     ) -> None:
         super().__init__(data_shape, output.q_mean.shape[1], likelihood)
         self.whitening = whitening
         self.inputs = inputs
         self.layers = nn.ModuleDict(layers)
         self.pooling = pooling
-        self.centre = centre
         self.kernel = kernel
         self.norm = norm
         self.output = output
@@ -93,7 +86,6 @@ class DKM(Trainable):
         marginals, seen = self.propagate(x, chain)
         if self.training:
             self.update_statistics_(seen)
-            self.update_centres_(seen)
         return DKMResult(marginals, self.kl(chain), seen)
 
     def inducing_chain(self, noise: ByPath) -> InducingChain:
@@ -107,12 +99,11 @@ class DKM(Trainable):
             ii = state.ii
         with within("pooling"):
             pooled = PooledState(ii) if self.pooling is None else self.pooling.inducing(ii)
-        centred_ii = pooled.ii if self.centre is None else self.centre.inducing(pooled.ii)
-        K_ii = self.kernel.inducing(centred_ii)
+        K_ii = self.kernel.inducing(pooled.ii)
         top_ii = self.norm.inducing(K_ii)
         with within("output"):
             output = self.output.inducing(top_ii)
-        return InducingChain(input_ii, states, pooled, centred_ii, K_ii, top_ii, output)
+        return InducingChain(input_ii, states, pooled, K_ii, top_ii, output)
 
     def kl(self, chain: InducingChain) -> dict[str, Tensor]:
         """KL of each Gram layer (times ν) and of the output, by module path."""
@@ -144,15 +135,11 @@ class DKM(Trainable):
         return self.inputs.data(self._whiten(x), chain.input_ii)
 
     def top(self, gram: GramBlocks, chain: InducingChain) -> tuple[GramBlocks, ByPath]:
-        """Pooling, centring, the last kernel and its normalisation."""
+        """Pooling, the last kernel and its normalisation."""
         pooled = gram if self.pooling is None else self.pooling.data(gram, chain.pooled)
-        seen: dict[str, Tensor] = {}
-        if self.centre is not None:
-            seen["centre"] = self.centre.of_batch(pooled)
-            pooled = self.centre.data(pooled, chain.centred_ii)
         K = self.kernel.data(pooled, chain.K_ii)
         n_t = self.norm.data_mean(K.tt_diag)
-        return self.norm.data(K, chain.top_ii, n_t), seen | {"norm": n_t.detach()}
+        return self.norm.data(K, chain.top_ii, n_t), {"norm": n_t.detach()}
 
     @property
     def can_freeze(self) -> bool:
@@ -193,10 +180,7 @@ class DKM(Trainable):
                 pooling=self.pooling,
                 pooled=chain.pooled,
                 output=FrozenOutput(
-                    freeze_kernel(self.kernel, self.centre, chain.pooled.ii, chain.centred_ii),
-                    self.norm,
-                    chain.K_ii,
-                    chain.output,
+                    self.kernel, self.norm, chain.pooled.ii, chain.K_ii, chain.output
                 ),
                 variance_check=self.output.variance_check,
             )
@@ -237,7 +221,6 @@ class DKM(Trainable):
                 module.start_(generator)
         noise = self.draw_noise(generator)
         self.start_grams_(noise)
-        self.start_centres_(x[:NUM_CENTRED], noise)
         self.output.start_(self.inducing_chain(noise).top_ii, generator)
         some = permutation(len(x), generator)[:256]
         self.estimate_statistics_([x[some.to(x.device)]])
@@ -252,31 +235,15 @@ class DKM(Trainable):
             with within(name):
                 ii = layer.start_(ii, below(name, noise))
 
-    def start_centres_(self, x: Tensor, noise: ByPath) -> None:
-        """Start each origin at the mean of ``x``, from the bottom to the top, and G_ii after it."""
-        was_training, centres = self.training, dict(self._named_centres())
-        for centre in centres.values():
-            centre.train()
-        for _ in centres:  # after each pass one more layer has its final input
-            self.update_centres_(self.propagate(x, self.inducing_chain(noise))[1], momentum=1.0)
-            self.start_grams_(noise)
-        self.train(was_training)
-
     def running_statistics(self) -> list[Tensor]:
-        """The running means of the normalisations, and of the centrings."""
-        means = [norm.running_mean for _, norm in self._named_norms()]
-        weights = [centre.weights for _, centre in self._named_centres()]
-        return [mean for mean in (*means, *weights) if mean is not None]
+        """The running means of the normalisations."""
+        means = (norm.running_mean for _, norm in self._named_norms())
+        return [mean for mean in means if mean is not None]
 
     def update_statistics_(self, seen: ByPath, momentum: float | None = None) -> None:
         """Move the running mean of each normalisation towards the mean seen in a batch."""
         for path, norm in self._named_norms():
             norm.update_(seen[path], momentum)
-
-    def update_centres_(self, seen: ByPath, momentum: float | None = None) -> None:
-        """Move the origin of each centring towards the mean seen in a batch."""
-        for path, centre in self._named_centres():
-            centre.update_(seen[path], momentum)
 
     @torch.no_grad()
     def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:
@@ -305,13 +272,6 @@ class DKM(Trainable):
             if isinstance(module, GramNorm):
                 yield path, module
         yield "norm", self.norm
-
-    def _named_centres(self) -> Iterator[tuple[str, GramCentre]]:
-        for path, module in self.layers.named_modules():
-            if isinstance(module, GramCentre):
-                yield path, module
-        if self.centre is not None:
-            yield "centre", self.centre
 
     def _check_noise(self, noise: ByPath) -> None:
         unknown = set(noise) - set(grams_of(self.layers))

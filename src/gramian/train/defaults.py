@@ -13,6 +13,23 @@ INDUCING, BATCH, FULL_BATCH = 100, 512, 2048
 
 IMAGE_BATCH, IMAGE_STEPS = 64, 1200
 
+IMAGE_TRAINING: dict[str, Any] = {
+    "optimiser": "muon",
+    "momentum": 0.95,
+    "lr": 0.03,
+    "schedule": "one_cycle",
+}
+IMAGE_MODEL: dict[str, Any] = {
+    "mixing_start": "near_identity",
+    "output_start": "kernel",
+    "residual_weights": "mean",
+    "bias_var": 0.001,
+    "bandwidth": {"start": 3.0, "learned": True},
+    "output_bandwidth": {"start": 1.0, "learned": True},
+    "unexplained": "dropped",
+}
+"""The recipe for images: with it a model learns several times faster than as published."""
+
 
 @dataclass(frozen=True)
 class TableStart:
@@ -80,24 +97,15 @@ def image_settings(kind: str, num_data: int, side: int) -> dict[str, Any]:
         "kind": kind,
         "max_epochs": min(60, epochs_for(IMAGE_STEPS, num_data, IMAGE_BATCH, at_least=5)),
         "batch_size": min(IMAGE_BATCH, num_data),
-        "schedule": "one_cycle",
+        **IMAGE_TRAINING,
     }
     if kind == "network":
-        rates = {"optimiser": "sgd", "lr": 0.1, "weight_decay": 5e-4}
+        factors = {"output": 0.1, "scales": 0.1}
+        rates = {"lr": 0.015, "betas": [0.9, 0.999], "lr_factors": factors}
         return {**settings, **rates, "model": {"widths": widths, **shape}}
-    return {
-        **settings,
-        "lr": 0.03 if stages == 3 else 0.01,
-        "model": {
-            "num_inducing": widths,
-            **shape,
-            "num_samples": 100,
-            "whitening": False,
-            "mixing_start": "near_identity",
-            "output_start": "kernel",
-            "skr": {"gamma_fraction": None, "jitter": 0.1},
-        },
-    }
+    model = {"num_inducing": widths, **shape, "num_samples": 100, "whitening": False}
+    skr = {"gamma_fraction": None, "jitter": 0.1}
+    return {**settings, "model": {**model, **IMAGE_MODEL, "skr": skr}}
 
 
 def epochs_for(steps: int, num_data: int, batch: int, at_least: int) -> int:

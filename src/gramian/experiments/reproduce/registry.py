@@ -172,7 +172,8 @@ ABLATIONS = (
 # Beyond the paper: networks with the data, augmentation, epochs and batches of the headline.
 BESIDE = {"kind": "network", "model": same_widths}
 BESIDE_SGD = BESIDE | {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-BESIDE_MUON = BESIDE | {"betas": (0.9, 0.999), "lr_factors.output": 0.1, "lr_factors.scales": 0.1}
+BESIDE_MUON = BESIDE | {"lr": 0.015, "betas": (0.9, 0.999),
+                        "lr_factors.output": 0.1, "lr_factors.scales": 0.1}
 
 
 def beside(name: str, title: str, wide: tuple[int, ...], blocks: int = 1) -> tuple[TableRow, ...]:
@@ -194,6 +195,34 @@ WIDTHS = (
     *beside("16", "16-32-64", (16, 32, 64)),
     *beside("deep", "24-48-96, three blocks a stage", (24, 48, 96), blocks=3),
     *beside("48", "48-96-192", (48, 96, 192)),
+)
+
+FEW = {500: 120, 1000: 80, 2000: 60, 5000: 30}  # images: epochs
+KEEP_BEST = {"validation_fraction": 0.02, "evaluate_every": 1, "patience": 1000}
+
+
+def few(num_images: int, epochs: int) -> tuple[TableRow, ...]:
+    """A deep kernel machine with and without SKR, and networks, on few images."""
+    size: dict[str, Any] = {"train_size": num_images, "max_epochs": epochs}
+    rows: dict[str, tuple[str, dict[str, Any]]] = {
+        "skr": ("DKM with SKR", {}),
+        "plain": ("DKM, no sampling", NO_SAMPLING),
+        "sgd": ("network, SGD", BESIDE_SGD),
+        "sgd_stop": ("network, SGD, early stopping", BESIDE_SGD | KEEP_BEST),
+        "muon": ("network, Muon", BESIDE_MUON),
+        "muon_stop": ("network, Muon, early stopping", BESIDE_MUON | KEEP_BEST),
+    }
+    return tuple(
+        TableRow(f"{key}_{num_images}", f"{label}, {num_images:,} images", "", None,
+                 size | changes)
+        for key, (label, changes) in rows.items()
+    )
+
+
+FEW_IMAGES = (
+    TableRow("headline", "DKM with SKR, 1,000 images", "", None),
+    *few(1000, FEW[1000])[1:],
+    *(row for size in (500, 2000, 5000) for row in few(size, FEW[size])),
 )
 # fmt: on
 
@@ -217,6 +246,13 @@ TABLES = {
             "cifar10",
             WIDTHS,
             preset="widths",
+        ),
+        Table(
+            "few",
+            "Few images of CIFAR-10: with and without SKR, and networks",
+            "cifar10",
+            FEW_IMAGES,
+            preset="few",
         ),
     )
 }

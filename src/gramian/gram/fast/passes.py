@@ -113,47 +113,6 @@ class _NormalizedGaussian(torch.autograd.Function):
         return dc, dx, dy, sum_T / w, db, dbeta
 
 
-def centred(
-    c: Float[Tensor, "N P"],
-    x: Float[Tensor, " N"],
-    a: Float[Tensor, " P"],
-    m: Float[Tensor, " P"],
-    M: Float[Tensor, ""],
-) -> tuple[Float[Tensor, "N P"], Float[Tensor, " N"]]:
-    """c_np − e_n − m_p + M and x_n − 2e_n + M, with e = c a (no gradient for a).
-
-    Of dC and dx' the gradients are, with de = −Σ_p dC − 2dx': dc = dC + de ∘ a; dm = −Σ_n dC;
-    dM = ΣdC + Σdx'.
-    """
-    C, moved = _Centred.apply(c, x, a, m, M)  # type: ignore[no-untyped-call]
-    return C, moved
-
-
-class _Centred(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, c: Tensor, x: Tensor, a: Tensor, m: Tensor, M: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        C, e, row = torch.empty_like(c), torch.empty_like(x), M - m
-        for rows in row_blocks(c):
-            torch.mv(c[rows], a, out=e[rows])
-            torch.sub(c[rows], e[rows, None], out=C[rows]).add_(row)
-        ctx.save_for_backward(a)
-        return C, torch.add(x + M, e, alpha=-2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dC: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:
-        (a,) = ctx.saved_tensors
-        dc, de, dm = torch.empty_like(dC), torch.empty_like(dx), torch.zeros_like(a)
-        ones, rows_of_ones = torch.ones_like(a), torch.ones_like(dx)
-        for rows in row_blocks(dC):
-            torch.mv(dC[rows], ones, out=de[rows]).add_(dx[rows], alpha=2).neg_()
-            torch.addcmul(dC[rows], de[rows, None], a, out=dc[rows])
-            dm.addmv_(dC[rows].mT, rows_of_ones[rows], alpha=-1)
-        return dc, dx, None, dm, dx.sum() - dm.sum()
-
-
 def project(
     X: Float[Tensor, "N P"], R: Float[Tensor, "P columns"], less: bool = True
 ) -> tuple[Float[Tensor, "N columns"], Float[Tensor, " N"]]:

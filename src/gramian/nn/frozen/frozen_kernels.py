@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gramian.gram.fast.passes import gaussian_rows, roots
 from gramian.nn.steps.kernels import Kernel, NormalizedGaussian
-from gramian.nn.steps.norm import FLOOR, GramCentre
 
 Data = tuple[Tensor, Tensor]
 """G_ti [B, *space, P] and g_tt [B, *space]: the inducing blocks have been used up."""
@@ -62,43 +61,13 @@ class FrozenGaussian(nn.Module):
         return K_ti.view_as(ti), torch.addcmul(self.offset, tt, self.slope)
 
 
-class FrozenCentre(nn.Module):
-    """The data blocks about the origin, and then the kernel."""
-
-    a: Tensor
-    row: Tensor
-    M: Tensor
-
-    def __init__(self, centre: GramCentre, G_ii: Float[Tensor, "P P"], kernel: nn.Module) -> None:
-        super().__init__()
-        m, M = centre.moments(G_ii)
-        self.register_buffer("a", centre.weights.clone())
-        self.register_buffer("row", M - m)
-        self.register_buffer("M", M)
-        self.kernel = kernel
-
-    def forward(self, ti: Float[Tensor, "B *space P"], tt: Float[Tensor, "B *space"]) -> Data:
-        """The kernel of centred features."""
-        e = ti @ self.a
-        moved = torch.maximum(tt - 2 * e + self.M, FLOOR * tt)
-        K: Data = self.kernel(ti - e[..., None] + self.row, moved)
-        return K
-
-
-def freeze_kernel(
-    kernel: Kernel,
-    centre: GramCentre | None,
-    G_ii: Float[Tensor, "P P"],
-    centred_ii: Float[Tensor, "P P"],
-) -> nn.Module:
-    """The kernel for prediction, after the centring if there is one. A subclass may have a formula
-    of its own, so only the class itself has its special form."""
-    g_ii = centred_ii.diagonal()
+def freeze_kernel(kernel: Kernel, G_ii: Float[Tensor, "P P"]) -> FrozenKernel | FrozenGaussian:
+    """The kernel for prediction. A subclass may have a formula of its own, so only the class itself
+    has its special form."""
+    g_ii = G_ii.diagonal()
     if type(kernel) is NormalizedGaussian:
-        frozen: nn.Module = FrozenGaussian(kernel, g_ii)
-    else:
-        frozen = FrozenKernel(kernel, g_ii)
-    return frozen if centre is None else FrozenCentre(centre, G_ii, frozen)
+        return FrozenGaussian(kernel, g_ii)
+    return FrozenKernel(kernel, g_ii)
 
 
 def copied(module: M) -> M:

@@ -27,9 +27,10 @@ from gramian.gram.conditional import Conditional
 from gramian.gram.fast.passes import condition_diagonal
 from gramian.gram.fast.windows import mean_of_windows
 from gramian.gram.linalg import solve_lower
-from gramian.nn.frozen.frozen_kernels import Data, copied
+from gramian.nn.frozen.frozen_kernels import Data, copied, freeze_kernel
 from gramian.nn.steps.conv import KernelConv, convolve
 from gramian.nn.steps.gram_layer import GramLayer
+from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import OutputState
 
@@ -116,20 +117,21 @@ class FrozenLayer(nn.Module):
 
     def __init__(
         self,
-        kernel: nn.Module,
+        kernel: Kernel,
         conv: KernelConv | None,
         gram: GramLayer,
         norm: GramNorm,
+        G_ii: Float[Tensor, "P_in P_in"],
         conditional: Conditional,
         weight: float = 1.0,
     ) -> None:
         super().__init__()
         both = Diagonalised(conditional.kernel_factor, conditional.whitened_factor)
-        self.kernel = kernel
+        self.kernel = freeze_kernel(kernel, G_ii)
         self.norm = FrozenNorm(norm, conditional.ii, weight)
-        dtype, device = conditional.ii.dtype, conditional.ii.device
+        dtype = G_ii.dtype
         if conv is None:
-            filters = both.whiten(torch.eye(len(both.d), dtype=torch.float64, device=device))
+            filters = both.whiten(torch.eye(len(both.d), dtype=torch.float64, device=G_ii.device))
         else:
             C = conv.mixing / conv.filter_size**2
             filters = both.whiten(C.flatten(1)).view_as(C)
@@ -237,22 +239,23 @@ class FrozenOutput(nn.Module):
 
     def __init__(
         self,
-        kernel: nn.Module,
+        kernel: Kernel,
         norm: GramNorm,
+        G_ii: Float[Tensor, "P P"],
         K_ii: Float[Tensor, "P P"],
         state: OutputState,
     ) -> None:
         super().__init__()
         both = Diagonalised(state.kernel_factor, state.whitened_factor)
-        self.kernel = kernel
+        self.kernel = freeze_kernel(kernel, G_ii)
         self.norm = FrozenNorm(norm, K_ii)
-        columns = torch.diag(self.norm.columns.double().expand(len(K_ii)))
+        columns = torch.diag(self.norm.columns.double().expand(len(G_ii)))
         for name, value in {
             "filters": both.whiten(columns).mT,
             "spread": both.d - 1,
             "means": both.rotate(state.whitened_mean),
         }.items():
-            self.register_buffer(name, value.to(K_ii.dtype).clone())
+            self.register_buffer(name, value.to(G_ii.dtype).clone())
 
     def forward(self, data: Data) -> Marginals:
         """Marginals of pooled data."""

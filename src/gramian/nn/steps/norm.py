@@ -1,4 +1,4 @@
-"""Batch kernel normalisation: features divided by their root mean square, or about their mean."""
+"""Batch kernel normalisation: Gram blocks of features divided by their root mean square."""
 
 from __future__ import annotations
 
@@ -11,15 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
-from gramian.gram.fast.passes import centred
-from gramian.gram.linalg import cholesky, solve_lower, solve_upper
 
 BatchMean = Callable[[Tensor, tuple[int, ...]], Tensor]
-
-RIDGE = 0.01
-"""Of the regression that finds the origin, in units of the mean of diag G_ii."""
-FLOOR = 1e-3
-"""What is left of g_tt at least: a point at the origin has no direction, but rounding gives one."""
 
 
 @dataclass(frozen=True)
@@ -152,74 +145,6 @@ class GramNorm(nn.Module):
     def extra_repr(self) -> str:
         """Settings, for ``print``."""
         return f"{self.choice}"
-
-
-class GramCentre(nn.Module):
-    """G_ab → G_ab − m_a − m_b + M: the Gram matrix of features f − o instead of f.
-
-        o = Σ_j a_j f_j,   m_b = Σ_j a_j G_jb,   M = Σ_jk a_j a_k G_jk
-
-    o is the mean of the data's features, as the inducing points j express it:
-
-        a = (G_ii + ρ I)⁻¹ mean_t G_it
-
-    What all data have in common makes all cosines alike, and a kernel of cosines has then little to
-    tell them apart by; a network's batch normalisation takes it away too. The inducing points are
-    ahead of the data, so training and evaluation both use a running average of a. A forward pass
-    changes no buffer: ``update_`` does. Where a batch is spread over processes, ``batch_mean`` is
-    set to a function that averages over them.
-
-    Args:
-        num_inducing: P.
-        momentum: weight of the newest batch in the running average.
-    """
-
-    weights: Tensor
-
-    def __init__(self, num_inducing: int, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.register_buffer("weights", torch.zeros(num_inducing))
-        self.momentum = momentum
-        self.batch_mean: BatchMean = mean_over_batch
-
-    def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
-        """The inducing block about the origin."""
-        m, M = self.moments(G_ii)
-        return G_ii - m[:, None] - m + M
-
-    def data(self, gram: GramBlocks, ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
-        """The data blocks about the origin; ``ii`` is the block that is already centred."""
-        flat, (m, M) = gram.flat(), self.moments(gram.ii)
-        ti, tt = centred(flat.ti, flat.tt_diag, self.weights.clone(), m, M)
-        tt = torch.maximum(tt, FLOOR * flat.tt_diag)
-        return GramBlocks(ii, ti, tt).shaped_like(gram)
-
-    def forward(self, gram: GramBlocks) -> GramBlocks:
-        """All blocks about the origin."""
-        return self.data(gram, self.inducing(gram.ii))
-
-    @torch.no_grad()
-    def of_batch(self, gram: GramBlocks) -> Float[Tensor, " Pi"]:
-        """a of the data at hand, for ``update_``; in evaluation, that in use."""
-        if not self.training:
-            return self.weights
-        mean = self.batch_mean(gram.ti.flatten(0, -2), (0,)).flatten()
-        ridge = RIDGE * gram.ii.diagonal().mean() * torch.eye(len(mean)).to(mean)
-        L = cholesky(gram.ii + ridge, what="G_ii + ρ I")
-        return solve_upper(L, solve_lower(L, mean[:, None])).flatten()
-
-    @torch.no_grad()
-    def update_(self, seen: Float[Tensor, " Pi"], momentum: float | None = None) -> None:
-        """Move the running average towards ``seen``."""
-        self.weights.lerp_(seen, self.momentum if momentum is None else momentum)
-
-    def moments(
-        self, G_ii: Float[Tensor, "Pi Pi"]
-    ) -> tuple[Float[Tensor, " Pi"], Float[Tensor, ""]]:
-        """m of the inducing points, and M."""
-        a = self.weights.clone()  # a step moves the buffer before the backward pass needs it
-        m = G_ii @ a
-        return m, a @ m
 
 
 def mean_over_batch(values: Tensor, dims: tuple[int, ...]) -> Tensor:

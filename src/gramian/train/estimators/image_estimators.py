@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from gramian.gram.skr import SKR
 from gramian.nn.conv_dkm import ConvDKMConfig
+from gramian.nn.steps.kernels import Bandwidth
 from gramian.train.data import Augmentation, Dataset, Normaliser
-from gramian.train.estimators.base import Array, check_count, tensor
-from gramian.train.estimators.epochs import EpochEstimator, Plan, Precision, Schedule
+from gramian.train.defaults import IMAGE_MODEL
+from gramian.train.estimators.base import Array, check_choice, check_count, tensor
+from gramian.train.estimators.epochs import EpochEstimator, Optimiser, Plan, Precision, Schedule
 from gramian.train.estimators.kinds import Classifier
 
 BATCH = 64
@@ -31,9 +33,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     and the largest value in training, and cut off there in prediction.
 
     The defaults are for small images; ``num_inducing=(512, 1024, 2048), strides=(2, 2, 2),
-    blocks_per_stage=3, whitening=True, crop_padding=4, flip=True, max_epochs=1200`` is the
-    paper's CIFAR-10 model. Further arguments, attributes and methods are those of
-    ``DKMClassifier``.
+    blocks_per_stage=3, whitening=True, crop_padding=4, flip=True, recipe="paper",
+    optimiser="adam", lr=0.01, schedule="steps", max_epochs=1200`` is the paper's CIFAR-10 model.
+    Further arguments, attributes and methods are those of ``DKMClassifier``.
 
     Args:
         image_shape: (channels, height, width); needed for flat images only.
@@ -43,6 +45,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
         whitening: ZCA-whiten the images; wants more images than pixels.
         crop_padding: random crops after so many zeros all round; 0 for none.
         flip: random mirror images.
+        recipe: "fast": learned bandwidths of the kernels, the unexplained variance dropped,
+            residual weights that are a mean of all blocks; "paper": all of it as published.
+        optimiser: "muon" makes the steps of mixing matrices orthogonal, "adam" is published.
         batch_size: images per step; "auto": 64.
     """
 
@@ -56,6 +61,8 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     whitening: bool = False
     crop_padding: int = 0
     flip: bool = False
+    recipe: Literal["fast", "paper"] = "fast"
+    optimiser: Optimiser = "muon"
     kernel: str = "normalized_gaussian"
     nu: float = 0.001
     skr_gamma_fraction: float | None = 0.25
@@ -63,8 +70,8 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     standardize: bool = True
     max_epochs: int = 40
     batch_size: int | Literal["auto"] = "auto"
-    lr: float = 0.01
-    schedule: Schedule = "steps"
+    lr: float = 0.03
+    schedule: Schedule = "one_cycle"
     precision: Precision = "32-true"
     device: str = "auto"
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
@@ -100,9 +107,22 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
             nu=float(self.nu),
             skr=SKR(self.skr_gamma_fraction, float(self.skr_jitter)),
             num_samples=self.num_samples,
-            mixing_start="near_identity",
-            output_start="kernel",
+            **self._recipe(),
         )
+
+    def _recipe(self) -> dict[str, Any]:
+        if self.recipe == "paper":
+            return {name: IMAGE_MODEL[name] for name in ("mixing_start", "output_start")}
+        bandwidths = ("bandwidth", "output_bandwidth")
+        return IMAGE_MODEL | {name: Bandwidth(**IMAGE_MODEL[name]) for name in bandwidths}
+
+    def _optimiser(self) -> Optimiser:
+        return self.optimiser
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("recipe", self.recipe, ("fast", "paper"))
+        check_choice("optimiser", self.optimiser, get_args(Optimiser))
 
     def _augmentation(self) -> Augmentation:
         return Augmentation(self.crop_padding, self.flip)

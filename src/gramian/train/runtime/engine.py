@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import NumericalError
 from gramian.nn.contract import ByPath, DKMResult, Trainable
-from gramian.nn.steps.norm import GramCentre, GramNorm, mean_over_batch
+from gramian.nn.steps.norm import GramNorm, mean_over_batch
 from gramian.train.config import ConfigError
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
@@ -113,7 +113,7 @@ class Engine:
             keep_freed_memory()
         if self.world_size > 1:  # a normalisation then sees the whole batch
             for module in model.modules():
-                if isinstance(module, GramNorm | GramCentre):
+                if isinstance(module, GramNorm):
                     module.batch_mean = mean_over_processes
         if self.fabric is None:
             return model, optimiser
@@ -128,7 +128,7 @@ class Engine:
     def tear_down(self, model: Trainable) -> None:
         """From now on each process is by itself again."""
         for module in model.modules():
-            if isinstance(module, GramNorm | GramCentre):
+            if isinstance(module, GramNorm):
                 module.batch_mean = mean_over_batch
 
     def backward(self, loss: Tensor) -> None:
