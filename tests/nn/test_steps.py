@@ -15,7 +15,7 @@ from gramian.gram.fast.windows import window_mean
 from gramian.nn.layers import DKMLayer
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
-from gramian.nn.steps.inputs import DenseInput, PatchInput
+from gramian.nn.steps.inputs import DenseInput, PatchInput, directions
 from gramian.nn.steps.kernels import KERNELS, ArcCosine, Jitter, Kernel, Linear
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
@@ -300,6 +300,51 @@ def test_chosen_patches_are_patches_of_the_images_and_differ():
     windows = images.unfold(2, 3, 1).unfold(3, 3, 1).reshape(-1, 9)
     assert all((windows == patch.flatten()).all(1).any() for patch in patches)
     assert len({tuple(patch.flatten().tolist()) for patch in patches}) == 8
+
+
+def test_directions_are_those_of_planted_clusters():
+    draw = generator(0)
+    planted = torch.linalg.qr(torch.randn(5, 5, generator=draw, dtype=torch.float64))[0]
+    member = torch.arange(200) % 5
+    length = 0.5 + torch.rand(200, 1, generator=draw, dtype=torch.float64)
+    rows = planted[member] + 0.05 * torch.randn(200, 5, generator=draw, dtype=torch.float64)
+    first = rows[:5] + 0.3 * torch.randn(5, 5, generator=draw, dtype=torch.float64)
+    found = directions(length * rows, first)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(5, dtype=torch.float64))
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    means = torch.stack([unit[member == k].mean(0) for k in range(5)])
+    torch.testing.assert_close(found, means / means.norm(dim=1, keepdim=True))
+
+
+def test_a_cluster_without_rows_stays_where_it_started():
+    rows = torch.tensor([[1.0, 0.1], [1.0, -0.1]])
+    found = directions(rows, torch.tensor([[2.0, 0.0], [-3.0, 0.0]]))
+    torch.testing.assert_close(found, torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+
+
+def test_patches_at_the_centres_of_clusters():
+    """Each has the median length, they differ, and they cover more than chosen ones do."""
+    smooth = torch.randn(40, 1, 12, 12, generator=generator(0)).cumsum(2).cumsum(3)
+    chosen, clusters = PatchInput(8, 1), PatchInput(8, 1, start="clusters")
+    chosen.set_inducing_(chosen.choose_inducing(smooth, generator(1)))
+    clusters.set_inducing_(clusters.choose_inducing(smooth, generator(1)))
+    lengths = clusters.inducing_patches.flatten(1).norm(dim=1)
+    torch.testing.assert_close(lengths, lengths[:1].expand(8))
+
+    def effective_rank(layer):
+        X = layer.inducing_patches.flatten(1)
+        X = X / X.norm(dim=1, keepdim=True)
+        return 1 / (X.mT @ X / len(X)).square().sum()
+
+    assert effective_rank(clusters) > effective_rank(chosen)
+
+
+def test_flat_images_have_no_clusters():
+    images = torch.zeros(3, 1, 5, 5)
+    images[0, 0, 1, 1] = 1.0
+    patches = PatchInput(4, 1, start="clusters").choose_inducing(images, generator(0))
+    assert patches.isfinite().all()
+    assert len({tuple(patch.flatten().tolist()) for patch in patches}) == 4
 
 
 def test_chosen_points_are_a_copy():

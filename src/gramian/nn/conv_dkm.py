@@ -12,7 +12,7 @@ from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import build_likelihood
 from gramian.nn.model import DKM
 from gramian.nn.steps.conv import KernelConv, MixingStart
-from gramian.nn.steps.inputs import PatchInput
+from gramian.nn.steps.inputs import InducingStart, PatchInput
 from gramian.nn.steps.pooling import NystromMean, Pooling, SpatialMean
 from gramian.nn.steps.whitening import ZCA
 
@@ -36,6 +36,8 @@ class ConvDKMConfig(DKMConfig):
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images.
         whiten_inducing: choose inducing patches from whitened images.
+        inducing_start: inducing patches start at patches of images chosen at random, as published,
+            or at the centres of clusters of them: a few then cover all directions.
         mixing_start: start values of the mixing of inducing points.
     """
 
@@ -49,6 +51,7 @@ class ConvDKMConfig(DKMConfig):
     pooling: Literal["mean", "nystrom", "mean_mixing", "nystrom_mixing"] = "mean"
     whitening: bool = True
     whiten_inducing: bool = False
+    inducing_start: InducingStart = "random"
     mixing_start: MixingStart = "random"
 
     def __post_init__(self) -> None:
@@ -132,7 +135,7 @@ class ConvDKM(DKM):
         model = cls(
             data_shape=config.image_shape,
             whitening=ZCA(config.image_shape) if config.whitening else None,
-            inputs=PatchInput(config.num_inducing[0], channels),
+            inputs=PatchInput(config.num_inducing[0], channels, start=config.inducing_start),
             layers=layers,
             pooling=config.build_pooling(P, math.prod(space)),
             kernel=config.build_kernel(config.output_bandwidth),

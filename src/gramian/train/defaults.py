@@ -20,6 +20,7 @@ IMAGE_TRAINING: dict[str, Any] = {
     "schedule": "one_cycle",
 }
 IMAGE_MODEL: dict[str, Any] = {
+    "inducing_start": "clusters",
     "mixing_start": "near_identity",
     "output_start": "kernel",
     "residual_weights": "mean",

@@ -15,6 +15,9 @@ from gramian.gram.random import permutation
 from gramian.nn.checks import check_features
 
 Lengthscales = Literal["none", "one", "per_feature"]
+InducingStart = Literal["random", "clusters"]
+NUM_CLUSTERED = 20_000
+"""Patches whose clusters are looked for."""
 
 
 def log_lengthscales(choice: Lengthscales, num_features: int) -> nn.Parameter | None:
@@ -102,15 +105,24 @@ class PatchInput(nn.Module):
         num_inducing: P, the number of inducing patches.
         channels: image channels.
         patch_size: f, odd.
+        start: where the inducing patches start: at patches chosen at ``random``, as published, or
+            at the centres of ``clusters`` of patches.
     """
 
-    def __init__(self, num_inducing: int, channels: int, patch_size: int = 3) -> None:
+    def __init__(
+        self,
+        num_inducing: int,
+        channels: int,
+        patch_size: int = 3,
+        start: InducingStart = "random",
+    ) -> None:
         super().__init__()
         if patch_size % 2 == 0:
             raise ValueError(f"patch_size must be odd, to have a centre, got {patch_size}")
         shape = (num_inducing, channels, patch_size, patch_size)
         self.inducing_patches = nn.Parameter(torch.zeros(shape))
         self.patch_size = patch_size
+        self.start: InducingStart = start
 
     @property
     def num_inducing(self) -> int:
@@ -150,14 +162,44 @@ class PatchInput(nn.Module):
     def choose_inducing(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
     ) -> Float[Tensor, "Pi C f f"]:
-        """Distinct patches of at most 500 of the images at random, none across a border."""
+        """Start values from the patches of at most 500 of the images, none across a border.
+
+        ``random`` takes distinct ones; ``clusters`` the main directions of NUM_CLUSTERED of them.
+        """
         f = self.patch_size
         if min(images.shape[-2:]) < f:
             size = tuple(images.shape[-2:])
             raise ValueError(f"images of {size} pixels hold no {f}×{f} patch")
         some = images[permutation(len(images), generator)[:500].to(images.device)]
         patches = some.unfold(2, f, 1).unfold(3, f, 1).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
-        return _choose(patches, len(self.inducing_patches), generator, f"{f}×{f} patches")
+        P = len(self.inducing_patches)
+        if self.start == "clusters":
+            some = permutation(len(patches), generator)[:NUM_CLUSTERED].to(images.device)
+            rows = patches[some].flatten(1)
+            lengths = rows.norm(dim=1)
+            rows = rows[lengths > lengths.median() / 2]  # of flat patches, noise has a direction
+            if len(rows) > P:
+                first = _choose(rows, P, generator, "patches")
+                centres = lengths.median() * directions(rows, first)
+                return centres.view(P, *patches.shape[1:])
+        return _choose(patches, P, generator, f"{f}×{f} patches")
+
+
+def directions(
+    rows: Float[Tensor, "N D"], first: Float[Tensor, "P D"], turns: int = 15
+) -> Float[Tensor, "P D"]:
+    """Centres of clusters by angle (spherical k-means), of length 1, from where they start.
+
+    A cluster that gets no rows stays at its ``first`` centre.
+    """
+    rows, first = (x / x.norm(dim=1, keepdim=True) for x in (rows, first))
+    centres = first
+    for _ in range(turns):
+        nearest = (rows @ centres.mT).argmax(1)
+        sums = torch.zeros_like(first).index_add_(0, nearest, rows)
+        sizes = sums.norm(dim=1, keepdim=True)
+        centres = torch.where(sizes > 0, sums / sizes, first)
+    return centres
 
 
 def _choose(candidates: Tensor, count: int, generator: torch.Generator, what: str) -> Tensor:
