@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from gramian import Bandwidth, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
 from gramian.train import natural
@@ -329,6 +330,20 @@ def test_images_of_any_form(images):
     assert unit.score(x / 255, y) > 0.8
     with pytest.raises(ValueError, match="these are uint8"):
         unit.predict(x)
+
+
+def test_the_published_recipe_is_a_word_away(images):
+    x, y = images
+    fast = ConvDKMClassifier(**FAST_CONV).fit(x, y).predictor_.config
+    paper = ConvDKMClassifier(**FAST_CONV, recipe="paper", optimiser="adam").fit(x, y)
+    assert (fast.bandwidth, fast.output_bandwidth) == (Bandwidth(3.0, True), Bandwidth(1.0, True))
+    assert (fast.unexplained, fast.inducing_start) == ("dropped", "clusters")
+    beyond = ("bandwidth", "output_bandwidth", "unexplained", "residual_weights", "bias_var")
+    for name in (*beyond, "inducing_start"):
+        assert getattr(paper.predictor_.config, name) == getattr(ConvDKMConfig(), name)
+    for name in ("recipe", "optimiser"):
+        with pytest.raises(ValueError, match=f"{name} must be one of .*, got 'slow'"):
+            ConvDKMClassifier(**FAST_CONV, **{name: "slow"}).fit(x, y)
 
 
 def test_images_to_files_and_in_portions(images, tmp_path):
