@@ -13,6 +13,8 @@ from gramian.experiments.reproduce.registry import TABLES, changed
 from gramian.train.config import ConfigError
 from gramian.train.optimise import lr_factor
 
+FEW_SIZES = (1000, 500, 2000, 5000)
+
 
 def configs(name, scale):
     headline = TABLES[name].headline(scale)
@@ -134,6 +136,28 @@ def test_stability_has_the_rows_of_table_3_and_the_method_as_published():
     assert headline.max_epochs * -(-images // headline.batch_size) >= 10_000
     with pytest.raises(ConfigError, match="stability is small only"):
         table.headline("paper")
+
+
+def test_networks_beside_the_recipe_differ_only_in_the_model_and_its_optimiser():
+    """The same images, augmentation, epochs and batches, and widths, blocks and strides."""
+    for name in ("widths", "few"):
+        found = configs(name, "small")
+        groups = {}
+        for key, row in found.items():
+            size = row.model.widths if row.kind == "network" else row.model.num_inducing
+            shape = (row.model.blocks_per_stage, row.model.strides, row.model.stem_stride)
+            seen = (row.data, row.crop_padding, row.flip, row.batch_size, row.schedule)
+            groups.setdefault((size, shape, row.train_size, row.max_epochs, seen), []).append(key)
+        assert len(groups) == 4, groups
+        assert all(len(keys) == (3 if name == "widths" else 6) for keys in groups.values())
+        for key, row in found.items():
+            if "sgd" in key:
+                assert (row.optimiser, row.momentum, row.weight_decay) == ("sgd", 0.9, 5e-4)
+            else:
+                assert (row.optimiser, row.momentum, row.weight_decay) == ("muon", 0.95, 0.0)
+            assert (row.patience is not None) == ("stop" in key)
+    skr = {key: row.model.skr for key, row in configs("few", "small").items() if row.kind == "conv"}
+    assert [key for key in skr if not skr[key].samples] == [f"plain_{n}" for n in FEW_SIZES]
 
 
 def test_all_rows_of_a_small_table_share_data_epochs_and_augmentation():
