@@ -439,7 +439,7 @@ def test_a_checkpoint_of_other_settings(capsys, run_folder):
     words = ["--output", str(run_folder.parent), "--name", run_folder.name, "--lr", "0.02"]
     code, _, err = outcome(capsys, "train", *TINY, *words, "--quiet")
     assert code == 1
-    assert "lr: 0.01 → 0.02" in err
+    assert "lr: 0.03 → 0.02" in err
 
 
 def test_a_damaged_model(capsys, run_folder, tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonargparse import get_loader
 
+from gramian import Bandwidth
 from gramian.experiments.cli.commands import bench, data, evaluate, export, info, predict, report
 from gramian.experiments.cli.commands import reproduce as reproduce_command
 from gramian.experiments.cli.main import COMMANDS, main
@@ -21,7 +22,7 @@ from gramian.experiments.cli.train_options import (
     peek,
     train_parser,
 )
-from gramian.train.config import MODEL_CONFIGS, TrainConfig
+from gramian.train.config import MODEL_CONFIGS, ConfigError, TrainConfig
 from gramian.train.data import DataError
 
 PARSERS = {
@@ -89,7 +90,7 @@ def test_every_option_has_a_sentence_and_its_default(name):
         for action in parser._actions:
             if getattr(action, "_typehint", None):
                 assert f"{' '.join(action.help.split())} (type: " in text, action.dest
-        assert text.count("default: ") >= len(parser._actions) - 8  # groups, --help
+        assert text.count("default: ") >= len(parser._actions) - 9  # groups, --help
 
 
 def test_sentences_come_from_the_class_and_those_it_extends():
@@ -204,6 +205,7 @@ SENSELESS = {
     "model.skr.jitter": ["-1", ".nan"],
     "model.skr.gamma_power": ["-0.1", "1.1", ".nan"],
     "model.bandwidth.start": ["0", "-1", ".inf"],
+    "model.output_bandwidth.start": ["0", "-1", ".inf"],
     "lr_factors.mixing": ["-1", ".nan"],
     "lr_factors.gram": ["-1", ".inf"],
     "lr_factors.output": ["-1"],
@@ -402,6 +404,16 @@ def test_named_modules_are_imported_and_others_are_not(tmp_path, monkeypatch):
     (tmp_path / "own_four.py").write_text("1 / 0")
     with pytest.raises(UsageError, match=r"--import own_four: .*ZeroDivisionError"):
         parse_train(["--import", "own_one", "--import", "own_four"])
+
+
+def test_another_kernel_does_not_take_the_bandwidths_of_the_preset():
+    assert parse_train([])[0].model.bandwidth == Bandwidth(3.0, learned=True)
+    other = parse_train(["--model.kernel", "arc_cosine"])[0].model
+    assert (other.bandwidth, other.output_bandwidth) == (Bandwidth(), Bandwidth())
+    matern = parse_train(["--model.kernel", "matern32"])[0].model
+    assert matern.bandwidth == Bandwidth(3.0, learned=True)
+    with pytest.raises(ConfigError, match="arc_cosine has no bandwidth"):
+        parse_train(["--model.kernel", "arc_cosine", "--model.bandwidth.start", "2"])
 
 
 def test_paths_of_data_are_no_modules(tmp_path, monkeypatch):

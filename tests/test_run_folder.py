@@ -72,7 +72,7 @@ def runs(finished, tmp_path):
         (["--resume", "never", "--memory", "1MB"], 2, "memory"),
         (["--resume", "never", "--data", "nowhere.npz"], 4, "nowhere.npz"),
         (["--resume", "never", "--lr", "1e30"], 3, "step 2"),
-        (["--lr", "0.5"], 1, "other settings (lr: 0.01 → 0.5)"),
+        (["--lr", "0.5"], 1, "other settings (lr: 0.03 → 0.5)"),
         (["--model.nu", "0.5"], 1, "other settings (model.nu: 0.001 → 0.5)"),
         (["--max_epochs", "1"], 1, "has done 2 epochs already, more than max_epochs = 1"),
     ],

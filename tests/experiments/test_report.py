@@ -376,7 +376,7 @@ def test_markdown_tables_are_tables(runs, report):
     html = MarkdownIt("commonmark").enable("table").render((runs / "report/report.md").read_text())
     tables = re.findall(r"<table>.*?</table>", html, re.DOTALL)
     assert len(tables) == 4
-    for text, columns in zip(tables, (10, 10, 10, 4), strict=True):
+    for text, columns in zip(tables, (10, 10, 10, 6), strict=True):
         rows = re.findall(r"<tr>.*?</tr>", text, re.DOTALL)
         assert {len(re.findall(r"<t[hd]", row)) for row in rows} == {columns}
     assert "<img" not in html
@@ -442,7 +442,7 @@ def test_the_page_is_whole_and_escapes_labels(runs, report):
     picture = base64.b64encode((runs / "figure-conditions/figure.png").read_bytes()).decode()
     assert images[-1]["src"].endswith(picture)
     assert tags.count("table") == 4
-    assert tags.count("button") == 34
+    assert tags.count("button") == 36
     names = [attributes["id"] for _, attributes in page.found if "id" in attributes]
     assert len(names) == len(set(names))
     links = {attributes["href"] for tag, attributes in page.found if tag == "a"}

@@ -143,7 +143,7 @@ def test_regressions_keep_their_units(tmp_path, likelihood):
 
 def test_sampled_regressions_and_other_kernels(monkeypatch):
     monkeypatch.setattr(
-        DenseDKMConfig, "build_kernel", lambda _: ArcCosine() + Matern32() + Matern52()
+        DenseDKMConfig, "build_kernel", lambda *_: ArcCosine() + Matern32() + Matern52()
     )
     config = replace(SMALLEST, likelihood="gaussian", estimator="monte_carlo")
     model = predictor(config, torch.float64)

@@ -80,12 +80,27 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
     options = parser.parse_args(asked.words)
     import_modules([*options["import"], *named_modules(options)])
     try:
+        forget_bandwidths(options, start.get("model", {}))
         built = vars(parser.instantiate(options))
         names = TrainConfig.__dataclass_fields__
         config = TrainConfig(**{key: built[key] for key in built if key in names})
         return config, options, splits
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def forget_bandwidths(options: Namespace, start: Values) -> None:
+    """Bandwidths of a preset are of its own kernel; another kernel may have none."""
+    from gramian.nn.dkm_config import KernelConfig
+    from gramian.nn.steps.kernels import Bandwidth
+
+    names = [name for name in ("bandwidth", "output_bandwidth") if name in start]
+    if not names or KernelConfig(kernel=options.model.kernel).kernel_class().has_bandwidth:
+        return
+    for name in names:
+        if vars(options.model[name]) == start[name]:
+            for part, value in vars(Bandwidth()).items():
+                options.model[name][part] = value
 
 
 def check_kind(kind: str) -> None:

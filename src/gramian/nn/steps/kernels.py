@@ -67,7 +67,7 @@ class Bandwidth:
     def __post_init__(self) -> None:
         """Refuse what makes no positive definite kernel."""
         if not 0 < self.start < math.inf:
-            raise ValueError(f"a bandwidth must be positive, got {self.start}")
+            raise ValueError(f"the start of a bandwidth must be positive, got {self.start}")
 
 
 class Kernel(nn.Module, ABC):
