@@ -54,7 +54,8 @@ class KernelConfig:
 
     def check_bandwidth(self, bandwidth: Bandwidth) -> None:
         """Refuse one for a kernel that has none."""
-        if bandwidth != Bandwidth() and not self.kernel_class().has_bandwidth:
+        known = self.kernel_class()
+        if bandwidth != Bandwidth() and not known.has_bandwidth:
             raise ValueError(f"the kernel {self.kernel} has no bandwidth: leave it at 1, fixed")
 
     def build_kernel(self, bandwidth: Bandwidth | None = None) -> Kernel:
