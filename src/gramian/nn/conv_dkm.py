@@ -84,7 +84,7 @@ class ConvDKMConfig(DKMConfig):
         return self.residual_weights
 
     def build_block(
-        self, P_in: int, P: int, space: Space, stride: int, number: int
+        self, P_in: int, P: int, space: Space, stride: int, number: int = 1
     ) -> ResidualBlock:
         """Block 1, 2, … of the model; its shortcut is the identity where that fits."""
         shortcut = None

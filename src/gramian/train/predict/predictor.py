@@ -22,7 +22,7 @@ from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
 from gramian.nn.likelihoods import Likelihood, draw_noise
 from gramian.nn.model import DKM
-from gramian.nn.steps.kernels import Jitter
+from gramian.nn.steps.kernels import Bandwidth, Jitter
 from gramian.train.config import (
     ModelConfig,
     build_model,
@@ -267,5 +267,6 @@ def _full_rank_config(values: Mapping[str, Any]) -> FullRankConfig:
     """The inverse of ``asdict``."""
     rest = {name: value for name, value in values.items() if name != "kind"}
     rest["kernel_jitter"] = Jitter(**rest["kernel_jitter"])
+    rest["bandwidth"] = Bandwidth(**rest.get("bandwidth", {}))
     rest["variance_check"] = VarianceCheck(**rest["variance_check"])
     return FullRankConfig(**rest | {"strides": tuple(rest["strides"])})
