@@ -24,7 +24,7 @@ CONV = {
     "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
     "output_bandwidth": {"output_bandwidth": Bandwidth(0.5, learned=True)},
     "dropped": {"unexplained": "dropped"},
-    "learned_weights": {"residual_weights": "mean", "learn_residual_weights": True},
+    "mean_weights": {"residual_weights": "mean"},
     **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
     **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},
     **{

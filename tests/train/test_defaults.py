@@ -12,7 +12,8 @@ from gramian import DKMClassifier
 from gramian.experiments.cli.main import main
 from gramian.train.config import config_from_dict
 from gramian.train.data import Dataset, load
-from gramian.train.defaults import in_words, settings_for
+from gramian.train.defaults import IMAGE_MODEL, IMAGE_TRAINING, in_words, settings_for
+from gramian.train.presets import preset_config
 
 
 def images(count, side, channels=1):
@@ -76,6 +77,13 @@ def test_the_program_says_what_it_chose(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert "10 images of 1×12×12, 2 classes: a convolutional DKM" in lines[1]
     assert "parameters" in lines[2]
+
+
+@pytest.mark.parametrize("name", ["cifar10", "digits", "few", "widths"])
+def test_the_presets_follow_the_recipe(name):
+    settings = preset_config(name).to_dict()
+    for recipe, chosen in ((IMAGE_TRAINING, settings), (IMAGE_MODEL, settings["model"])):
+        assert {key: chosen[key] for key in recipe} == recipe
 
 
 def test_options_still_win(tmp_path, capsys):

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gramian import Bandwidth, ConvDKMConfig
+from gramian import SKR, Bandwidth, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
 from gramian.train import natural
@@ -341,6 +341,9 @@ def test_the_published_recipe_is_a_word_away(images):
     beyond = ("bandwidth", "output_bandwidth", "unexplained", "residual_weights", "bias_var")
     for name in (*beyond, "inducing_start"):
         assert getattr(paper.predictor_.config, name) == getattr(ConvDKMConfig(), name)
+    other = ConvDKMClassifier(**FAST_CONV, kernel="arc_cosine").fit(x, y).predictor_.config
+    assert (other.bandwidth, other.unexplained) == (Bandwidth(), "dropped")
+    assert fast.skr == SKR(0.25, 0.1, gamma_power=0.0)
     for name in ("recipe", "optimiser"):
         with pytest.raises(ValueError, match=f"{name} must be one of .*, got 'slow'"):
             ConvDKMClassifier(**FAST_CONV, **{name: "slow"}).fit(x, y)

@@ -65,7 +65,7 @@ class Conditional:
         U: Float[Tensor, "N columns"],
         column: Float[Tensor, " scale"] | None = None,
         skip: Float[Tensor, "N P"] | None = None,
-        skip_weight: Float[Tensor, ""] | float = 1.0,
+        skip_weight: float = 1.0,
     ) -> Float[Tensor, "N P"]:
         """G_ti = U W̃ᵀ, its columns times ``column`` (one factor or P), plus a weighted ``skip``."""
         W, tail = self.factor, math.sqrt(self.jitter) * U.new_ones(1) if self.jitter else None

@@ -32,7 +32,6 @@ class ConvDKMConfig(DKMConfig):
         residual_weights: weights of the shortcut and of the main branch, ½ and ½ as published; or
             mean: k/(k + 1) and 1/(k + 1) in the k-th block, so that G is the mean of all branches
             and of the stem, and depth does not bury what the first layers have found.
-        learn_residual_weights: learn them, block by block, from there on.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images.
         whiten_inducing: choose inducing patches from whitened images.
@@ -47,7 +46,6 @@ class ConvDKMConfig(DKMConfig):
     strides: tuple[int, ...] = (2, 2, 2)
     stem_stride: int = 1
     residual_weights: tuple[float, float] | Literal["mean"] = (0.5, 0.5)
-    learn_residual_weights: bool = False
     pooling: Literal["mean", "nystrom", "mean_mixing", "nystrom_mixing"] = "mean"
     whitening: bool = True
     whiten_inducing: bool = False
@@ -95,7 +93,6 @@ class ConvDKMConfig(DKMConfig):
             self.build_layer(P, P, space, 1),
             shortcut,
             self.weights_of_block(number),
-            self.learn_residual_weights,
         )
 
     def build_pooling(self, P: int, num_pixels: int) -> Pooling:

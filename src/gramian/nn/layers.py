@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gramian.nn.dkm_config import DKMConfig
 
 Space = tuple[int, ...]
-Weights = tuple[Tensor, Tensor] | tuple[float, float]
 State = TypeVar("State")
 T = TypeVar("T")
 
@@ -91,7 +90,7 @@ class Skip:
 
     ti: Float[Tensor, "B *space P"]
     tt_diag: Float[Tensor, "B *space"]
-    weights: Weights  # (w_s, w_m)
+    weights: tuple[float, float]  # (w_s, w_m)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,7 @@ class DKMLayer(Layer[LayerState]):
             ti = conditional.cross(U, u * v)
         else:
             ti = conditional.cross(U, w_m * u * v, skip.ti.flatten(0, -2), w_s)
-            tt_diag = tt_diag + w_s * skip.tt_diag
+            tt_diag = torch.add(tt_diag, skip.tt_diag, alpha=w_s)
         G = GramBlocks(state.ii, ti, tt_diag.flatten()).shaped_like(X)
         return G, {"norm": n_t.detach(), "gram": num_clamped}
 
@@ -264,7 +263,6 @@ class ResidualBlock(Layer[BlockState]):
         layer2: second layer.
         shortcut: fits the block's input to its output; None for the identity.
         weights: (w_s, w_m), used as they are. ½ and ½ in the paper.
-        learned: learn them, as (1 − w, w)·(w_s + w_m) with w in (0, 1), from there on.
     """
 
     def __init__(
@@ -273,27 +271,14 @@ class ResidualBlock(Layer[BlockState]):
         layer2: Layer[Any],
         shortcut: Shortcut | None,
         weights: tuple[float, float] = (0.5, 0.5),
-        learned: bool = False,
     ) -> None:
         super().__init__()
         if min(weights) < 0 or sum(weights) == 0:
             raise ValueError(f"residual weights must be 0 or more and not both 0, got {weights}")
-        if learned and min(weights) == 0:
-            raise ValueError(f"a residual weight of 0 cannot be learned, got {weights}")
         self.layer1 = layer1
         self.layer2 = layer2
         self.shortcut = shortcut
-        self.start_weights = weights
-        odds = math.log(weights[1] / weights[0]) if learned else 0.0
-        self.log_odds = nn.Parameter(torch.tensor(odds)) if learned else None
-
-    @property
-    def weights(self) -> Weights:
-        """(w_s, w_m)."""
-        if self.log_odds is None:
-            return self.start_weights
-        w, total = self.log_odds.sigmoid(), sum(self.start_weights)
-        return total * (1 - w), total * w
+        self.weights = weights
 
     def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> BlockState:
         """The inducing block through both branches."""
@@ -340,7 +325,7 @@ class ResidualBlock(Layer[BlockState]):
 
     def freeze(self, G_ii: Float[Tensor, "P_in P_in"], state: BlockState) -> FrozenBlock:
         """For prediction only."""
-        w_s, w_m = (float(weight) for weight in self.weights)
+        w_s, w_m = self.weights
         second = self.layer2
         shortcut = None
         if self.shortcut is not None and state.shortcut is not None:
@@ -353,7 +338,7 @@ class ResidualBlock(Layer[BlockState]):
             if type(second) is DKMLayer
             else second.freeze(state.first.ii, state.second),
             shortcut,
-            (w_s, w_m),
+            self.weights,
         )
 
 

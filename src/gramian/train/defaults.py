@@ -20,6 +20,7 @@ IMAGE_TRAINING: dict[str, Any] = {
     "schedule": "one_cycle",
 }
 IMAGE_MODEL: dict[str, Any] = {
+    "whiten_inducing": True,
     "inducing_start": "clusters",
     "mixing_start": "near_identity",
     "output_start": "kernel",

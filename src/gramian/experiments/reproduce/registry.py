@@ -75,7 +75,7 @@ class Table:
         from gramian.train.presets import preset_config
 
         if self.preset is not None and scale == "paper":
-            raise ConfigError(f"{self.name} is small only; at full size its rows are table3")
+            raise ConfigError(f"{self.name} is small only: leave out --scale paper")
         return replace(preset_config(self.preset or PRESETS[scale]), data=self.data)
 
 

@@ -158,11 +158,10 @@ def cross(
     W: Float[Tensor, "P gamma"],
     tail: Float[Tensor, " scale"] | None = None,
     skip: Float[Tensor, "N P"] | None = None,
-    skip_weight: Float[Tensor, ""] | float = 1.0,
+    skip_weight: float = 1.0,
 ) -> Float[Tensor, "N P"]:
     """U_γ Wᵀ + U_P ∘ tail + skip_weight · skip, where U = [U_γ U_P]; U_P only with a tail."""
-    weight = skip_weight if isinstance(skip_weight, Tensor) else U.new_full((), skip_weight)
-    G: Tensor = _Cross.apply(U, W, tail, skip, weight)  # type: ignore[no-untyped-call]
+    G: Tensor = _Cross.apply(U, W, tail, skip, skip_weight)  # type: ignore[no-untyped-call]
     return G
 
 
@@ -174,7 +173,7 @@ class _Cross(torch.autograd.Function):
         W: Tensor,
         tail: Tensor | None,
         skip: Tensor | None,
-        skip_weight: Tensor,
+        skip_weight: float,
     ) -> Tensor:
         P, gamma = W.shape
         G = U.new_empty(len(U), P)
@@ -183,24 +182,23 @@ class _Cross(torch.autograd.Function):
             if tail is not None:
                 torch.mul(u[:, gamma:], tail, out=g)
                 if skip is not None:
-                    g.addcmul_(skip[rows], skip_weight)
+                    g.add_(skip[rows], alpha=skip_weight)
             elif skip is not None:
                 torch.mul(skip[rows], skip_weight, out=g)
             else:
                 g.zero_()
             g.addmm_(u[:, :gamma], W.mT)
-        learned = skip if skip_weight.requires_grad else None
-        ctx.save_for_backward(U, W, tail, learned, None if skip is None else skip_weight)
+        ctx.save_for_backward(U, W, tail)
+        ctx.skip_weight = None if skip is None else skip_weight
         return G
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dG: Tensor) -> tuple[Tensor | None, ...]:
-        U, W, tail, skip, skip_weight = ctx.saved_tensors
+        U, W, tail = ctx.saved_tensors
         gamma = W.shape[1]
         dU, dW = torch.empty_like(U), torch.zeros_like(W)
         dtail = None if tail is None else W.new_zeros(len(W))
-        dweight = None if skip is None else W.new_zeros(())
         for rows in row_blocks(dG):
             d, u, du = dG[rows], U[rows], dU[rows]
             torch.mm(d, W, out=du[:, :gamma])
@@ -208,12 +206,10 @@ class _Cross(torch.autograd.Function):
             if tail is not None and dtail is not None:
                 torch.mul(d, tail, out=du[:, gamma:])
                 dtail += (d * u[:, gamma:]).sum(0)
-            if skip is not None:
-                dweight += (d * skip[rows]).sum()
         if tail is not None and dtail is not None and len(tail) == 1:
             dtail = dtail.sum(0, keepdim=True)
-        dskip = None if skip_weight is None else skip_weight * dG
-        return dU, dW, dtail, dskip, dweight
+        dskip = None if ctx.skip_weight is None else ctx.skip_weight * dG
+        return dU, dW, dtail, dskip, None
 
 
 def condition_diagonal(

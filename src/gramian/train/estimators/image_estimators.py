@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gramian.gram.skr import SKR
 from gramian.nn.conv_dkm import ConvDKMConfig
+from gramian.nn.dkm_config import KernelConfig
 from gramian.nn.steps.kernels import Bandwidth
 from gramian.train.data import Augmentation, Dataset, Normaliser
 from gramian.train.defaults import IMAGE_MODEL
@@ -34,8 +35,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
 
     The defaults are for small images; ``num_inducing=(512, 1024, 2048), strides=(2, 2, 2),
     blocks_per_stage=3, whitening=True, crop_padding=4, flip=True, recipe="paper",
-    optimiser="adam", lr=0.01, schedule="steps", max_epochs=1200`` is the paper's CIFAR-10 model.
-    Further arguments, attributes and methods are those of ``DKMClassifier``.
+    skr_gamma_power=1, optimiser="adam", lr=0.01, schedule="steps", max_epochs=1200`` is the
+    paper's CIFAR-10 model. Further arguments, attributes and methods are those of
+    ``DKMClassifier``.
 
     Args:
         image_shape: (channels, height, width); needed for flat images only.
@@ -45,8 +47,11 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
         whitening: ZCA-whiten the images; wants more images than pixels.
         crop_padding: random crops after so many zeros all round; 0 for none.
         flip: random mirror images.
-        recipe: "fast": learned bandwidths of the kernels, the unexplained variance dropped,
-            residual weights that are a mean of all blocks; "paper": all of it as published.
+        recipe: "fast": learned bandwidths of kernels that have one, the unexplained variance
+            dropped, residual weights that are a mean of all blocks, inducing patches at the centres
+            of clusters; "paper": all of it as published.
+        skr_gamma_power: how γ grows with the inducing points: 0 takes the γ of 512 of them for any
+            number, 1 is published.
         optimiser: "muon" makes the steps of mixing matrices orthogonal, "adam" is published.
         batch_size: images per step; "auto": 64.
     """
@@ -67,6 +72,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     nu: float = 0.001
     skr_gamma_fraction: float | None = 0.25
     skr_jitter: float = 0.1
+    skr_gamma_power: float = 0.0
     standardize: bool = True
     max_epochs: int = 40
     batch_size: int | Literal["auto"] = "auto"
@@ -105,7 +111,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
             whitening=self.whitening,
             kernel=self.kernel,
             nu=float(self.nu),
-            skr=SKR(self.skr_gamma_fraction, float(self.skr_jitter)),
+            skr=SKR(self.skr_gamma_fraction, float(self.skr_jitter), float(self.skr_gamma_power)),
             num_samples=self.num_samples,
             **self._recipe(),
         )
@@ -113,8 +119,11 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     def _recipe(self) -> dict[str, Any]:
         if self.recipe == "paper":
             return {name: IMAGE_MODEL[name] for name in ("mixing_start", "output_start")}
-        bandwidths = ("bandwidth", "output_bandwidth")
-        return IMAGE_MODEL | {name: Bandwidth(**IMAGE_MODEL[name]) for name in bandwidths}
+        has_bandwidth = KernelConfig(kernel=self.kernel).kernel_class().has_bandwidth
+        return IMAGE_MODEL | {
+            name: Bandwidth(**IMAGE_MODEL[name]) if has_bandwidth else Bandwidth()
+            for name in ("bandwidth", "output_bandwidth")
+        }
 
     def _optimiser(self) -> Optimiser:
         return self.optimiser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import subprocess
@@ -21,7 +22,7 @@ from gramian.nn.steps.norm import GramNorm, mean_over_batch
 from gramian.train.config import ConfigError
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
-from gramian.train.runtime.processes import noticing_lost, start_processes
+from gramian.train.runtime.processes import leave, noticing_lost, start_processes
 from gramian.train.runtime.tf32 import emulate_tf32
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Engine:
             precision="32-true",  # does nothing; Fabric's 64-true rounds outputs to float32
         )
         self.fabric.launch()
+        atexit.register(leave)
         self.device = self.fabric.device
         self.rank, self.world_size = self.fabric.global_rank, self.fabric.world_size
 

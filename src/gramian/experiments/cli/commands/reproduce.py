@@ -60,7 +60,7 @@ def reproduce_parser() -> Parser:
     parser.add_argument(
         "--seeds",
         type=PositiveInt | None,
-        help="how many, from 0 on; null: 3 small, 4 paper and stability",
+        help="how many, from 0 on; null: 3 small, 4 paper, stability, widths and few",
     )
     parser.add_argument("--seed", type=NonNegativeInt | None, help="only this seed")
     parser.add_argument("--only", type=str | None, help="only these rows, with commas between")
