@@ -35,16 +35,26 @@ NUM_INDUCING = 100
 Prediction = tuple[np.ndarray, np.ndarray]  # mean and standard deviation
 
 
-def svgp(x: Any, y: Any, x_test: Any, num_classes: int, steps: int = 400) -> Any:
+def svgp(
+    x: Any,
+    y: Any,
+    x_test: Any,
+    num_classes: int,
+    steps: int = 400,
+    num_inducing: int = NUM_INDUCING,
+    batch_size: int | None = None,
+    lr: float = 0.05,
+) -> Any:
     """GPyTorch's sparse variational Gaussian process, one lengthscale a feature.
 
-    RBF kernel, NUM_INDUCING learned inducing points that start at random rows, Adam with rate 0.05
-    for ``steps`` steps on all data. Returns class probabilities, or mean and deviation.
+    RBF kernel, learned inducing points that start at random rows, ``steps`` steps of Adam, on all
+    data or on random batches; with batches the rate falls to 0. Returns class probabilities, or
+    mean and deviation.
     """
     torch.manual_seed(0)
     X, T = torch.tensor(x), torch.tensor(x_test)
     count = max(num_classes, 1)
-    start = X[torch.randperm(len(X))[:NUM_INDUCING]].repeat(count, 1, 1)
+    start = X[torch.randperm(len(X))[:num_inducing]].repeat(count, 1, 1)
 
     class Model(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -75,11 +85,15 @@ def svgp(x: Any, y: Any, x_test: Any, num_classes: int, steps: int = 400) -> Any
     likelihood = likelihood.double()
     elbo = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
     parameters = [*model.parameters(), *likelihood.parameters()]
-    optimiser = torch.optim.Adam(parameters, 0.05)
+    optimiser = torch.optim.Adam(parameters, lr)
     with gpytorch.settings.num_likelihood_samples(32):
-        for _ in range(steps):
+        for step in range(steps):
+            rows: Any = slice(None)
+            if batch_size is not None:
+                rows = torch.randint(len(X), (batch_size,))
+                optimiser.param_groups[0]["lr"] = lr * (1 - step / steps)
             optimiser.zero_grad()
-            loss = -elbo(model(X), targets)
+            loss = -elbo(model(X[rows]), targets[rows])
             loss.backward()
             optimiser.step()
     model.eval()

@@ -12,7 +12,7 @@ from gramian import DKMClassifier
 from gramian.experiments.cli.main import main
 from gramian.train.config import config_from_dict
 from gramian.train.data import Dataset, load
-from gramian.train.defaults import IMAGE_MODEL, IMAGE_TRAINING, in_words, settings_for
+from gramian.train.defaults import IMAGE_MODEL, IMAGE_TRAINING, TABLES, in_words, settings_for
 from gramian.train.presets import preset_config
 
 
@@ -46,6 +46,17 @@ def test_tables_have_the_settings_of_the_estimators():
     assert settings["model"]["num_inducing"] == 40
     assert settings_for(rows(5000, "real"))["batch_size"] == 512
     config_from_dict(settings)
+
+
+def test_sizes_of_tables_grow_with_the_rows():
+    """Small tables have the small model; ν falls and the rest grows, up to a budget of time."""
+    counts = (50, 500, 2048, 2049, 10_000, 100_000)
+    sizes = [TABLES["real"].sizes(count) for count in counts]
+    assert [size.num_inducing for size in sizes] == [50, 100, 100, 100, 220, 256]
+    assert [size.num_layers for size in sizes] == [1, 1, 1, 2, 2, 2]
+    assert [size.batch_size for size in sizes] == [50, 500, 2048, 512, 512, 512]
+    assert [size.max_epochs for size in sizes] == [150, 150, 150, 100, 25, 10]
+    assert [round(size.nu, 2) for size in sizes] == [30, 30, 21.97, 21.96, 4.5, 0.45]
 
 
 def test_a_kind_that_cannot_take_the_data_is_left_to_complain():

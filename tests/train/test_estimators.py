@@ -388,6 +388,8 @@ def test_wrong_images(images):
     ("changes", "message"),
     [
         ({"num_inducing": 0}, "num_inducing must be a positive integer or 'auto'"),
+        ({"num_layers": 1.5}, "num_layers must be an integer, 0 or more, or 'auto', got 1.5"),
+        ({"num_layers": -1}, "num_layers must be an integer, 0 or more, or 'auto', got -1"),
         ({"max_epochs": "many"}, "max_epochs"),
         ({"kernel": "none"}, "unknown kernel"),
         ({"nu": -1}, "nu must be"),
@@ -580,3 +582,14 @@ def test_a_fit_changes_nothing_for_the_whole_process(moons, monkeypatch):
         "gramian.train.runtime.engine.keep_freed_memory", lambda: pytest.fail("mallopt")
     )
     DKMClassifier(**FAST | {"max_epochs": 1}).fit(*moons)
+
+
+@pytest.mark.parametrize(
+    ("given", "layers", "nu"), [({}, 2, 21.43), ({"num_layers": 0, "nu": 7}, 0, 7)]
+)
+def test_sizes_suit_the_rows_unless_they_are_given(given, layers, nu):
+    X = np.random.default_rng(0).normal(size=(2100, 2))
+    model = DKMRegressor(max_epochs=1, num_inducing=5, random_state=0, **given).fit(X, X[:, 0])
+    assert model.predictor_.config.num_layers == layers
+    assert model.predictor_.config.nu == pytest.approx(nu, abs=0.01)
+    assert model.predictor_.config.num_inducing == 5

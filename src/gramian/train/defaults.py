@@ -8,8 +8,8 @@ from typing import Any
 
 from gramian.train.data import Dataset
 
-INDUCING, BATCH, FULL_BATCH = 100, 512, 2048
-"""Of tables: inducing points, and rows per step where more than FULL_BATCH make a step too long."""
+BATCH, FULL_BATCH = 512, 2048
+"""Rows per step of tables where more than FULL_BATCH rows would make a step too long."""
 
 IMAGE_BATCH, IMAGE_STEPS = 64, 1200
 
@@ -35,13 +35,51 @@ IMAGE_MODEL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TableStart:
-    """Where a dense model starts, and for how many steps it trains; chosen on other data."""
+    """Where a dense model starts, and for how many steps it trains; chosen on other data.
+
+    Up to 2,048 rows the model is small: one Gram layer, 100 inducing points, few steps over all
+    rows. Beyond, the sizes grow with the rows, within a few minutes of one processor.
+
+    Args:
+        nu: up to ``NU_ROWS`` rows. From there ν falls as 1/rows: few rows cannot tell more about a
+            Gram matrix than a kernel does, many can.
+        weight_var: start of the kernel's variance.
+        bias_var: start of the bias's variance.
+        steps: with few rows; with many there are ``MANY_STEPS``.
+    """
 
     nu: float
     weight_var: float
     bias_var: float
     steps: int
 
+    def sizes(self, num_data: int, batch: int | None = None) -> TableSizes:
+        """Sizes for so many rows; the batch is chosen, too, unless somebody has."""
+        is_large = num_data > FULL_BATCH
+        if batch is None:
+            batch = BATCH if is_large else num_data
+        steps = MANY_STEPS if is_large else self.steps
+        return TableSizes(
+            num_inducing=min(int(100 * max(1.0, num_data / FULL_BATCH) ** 0.5), 256, num_data),
+            num_layers=2 if is_large else 1,
+            nu=self.nu * min(1.0, NU_ROWS / num_data),
+            batch_size=batch,
+            max_epochs=epochs_for(steps, num_data, batch, at_least=10),
+        )
+
+
+@dataclass(frozen=True)
+class TableSizes:
+    """Settings of a dense model that depend on the number of rows."""
+
+    num_inducing: int
+    num_layers: int
+    nu: float
+    batch_size: int
+    max_epochs: int
+
+
+MANY_STEPS, NU_ROWS = 500, 1500
 
 TABLES = {
     "classes": TableStart(nu=10.0, weight_var=2.0, bias_var=1.0, steps=100),
@@ -64,21 +102,22 @@ def settings_for(train: Dataset, kind: str | None = None) -> dict[str, Any]:
 def dense_settings(num_data: int, targets: str) -> dict[str, Any]:
     """Tables: the settings of the estimators. q follows natural gradients, the rest Adam."""
     start = TABLES[targets]
-    batch = num_data if num_data <= FULL_BATCH else BATCH
+    sizes = start.sizes(num_data)
     return {
         "kind": "dense",
         "natural": True,
         "precision": "64-true",
-        "max_epochs": epochs_for(start.steps, num_data, batch, at_least=10),
-        "batch_size": batch,
+        "max_epochs": sizes.max_epochs,
+        "batch_size": sizes.batch_size,
         "lr": 0.1,
         "betas": [0.9, 0.999],
         "schedule": "one_cycle",
         "evaluate_every": 10,
         "model": {
-            "num_inducing": min(INDUCING, num_data),
+            "num_inducing": sizes.num_inducing,
+            "num_layers": sizes.num_layers,
             "lengthscales": "per_feature",
-            "nu": start.nu,
+            "nu": sizes.nu,
             "weight_var": start.weight_var,
             "bias_var": start.bias_var,
             "divergence": "exact",

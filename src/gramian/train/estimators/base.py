@@ -134,12 +134,13 @@ def draw_seed(random_state: int | np.random.RandomState | None) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def check_count(name: str, value: Any, allow_auto: bool = False) -> None:
-    """Raise unless ``value`` is a positive integer (or "auto")."""
+def check_count(name: str, value: Any, allow_auto: bool = False, least: int = 1) -> None:
+    """Raise unless ``value`` is an integer of ``least`` (1 or 0) or more (or "auto")."""
     if isinstance(value, str) and value == "auto" and allow_auto:
         return
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        choice = "a positive integer or 'auto'" if allow_auto else "a positive integer"
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        choice = "a positive integer" if least else "an integer, 0 or more,"
+        choice += " or 'auto'" if allow_auto else ""
         raise ValueError(f"{name} must be {choice}, got {value!r}")
 
 

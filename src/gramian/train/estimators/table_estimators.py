@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from gramian.nn.dense_dkm import DenseDKMConfig
 from gramian.nn.likelihoods import find_likelihood
 from gramian.nn.steps.inputs import Lengthscales
 from gramian.train.data import Dataset, RowScaler
-from gramian.train.defaults import BATCH, FULL_BATCH, INDUCING, TABLES, TableStart, epochs_for
+from gramian.train.defaults import TABLES, TableSizes, TableStart
 from gramian.train.estimators.base import check_count, tensor
 from gramian.train.estimators.epochs import EpochEstimator, Plan
 from gramian.train.estimators.kinds import Classifier, Regressor
@@ -30,7 +30,7 @@ class TableEstimator(EpochEstimator):
     defaults: ClassVar[TableStart]
 
     num_inducing: int | Literal["auto"] = "auto"
-    num_layers: int = 1
+    num_layers: int | Literal["auto"] = "auto"
     kernel: str = "squared_exponential"
     lengthscales: Lengthscales = "per_feature"
     nu: float | Literal["auto"] = "auto"
@@ -40,29 +40,35 @@ class TableEstimator(EpochEstimator):
     max_epochs: int | Literal["auto"] = "auto"
     batch_size: int | Literal["auto"] = "auto"
 
+    def _sizes(self, num_data: int) -> TableSizes:
+        """The parameters, and what suits so many rows where they are "auto"."""
+        batch = None if self.batch_size == "auto" else self.batch_size
+        sizes = self.defaults.sizes(num_data, batch)
+        mine = {field.name: getattr(self, field.name) for field in fields(sizes)}
+        given = {name: value for name, value in mine.items() if value != "auto"}
+        if "nu" in given:
+            given["nu"] = float(given["nu"])
+        return replace(sizes, **given)
+
     def _plan(self, num_data: int) -> Plan:
         for name in ("num_inducing", "max_epochs", "batch_size"):
             check_count(name, getattr(self, name), allow_auto=True)
-        P = INDUCING if self.num_inducing == "auto" else self.num_inducing
-        batch = self.batch_size
-        if batch == "auto":
-            batch = num_data if num_data <= FULL_BATCH else BATCH
-        epochs = self.max_epochs
-        if epochs == "auto":
-            epochs = epochs_for(self.defaults.steps, num_data, batch, at_least=10)
-        return Plan(min(int(P), num_data), int(batch), int(epochs))
+        check_count("num_layers", self.num_layers, allow_auto=True, least=0)
+        sizes = self._sizes(num_data)
+        return Plan(min(sizes.num_inducing, num_data), sizes.batch_size, sizes.max_epochs)
 
     def _model_config(self, train: Dataset, plan: Plan) -> DenseDKMConfig:
         assert isinstance(plan.num_inducing, int)
+        sizes = self._sizes(len(train))
         return DenseDKMConfig(
             num_features=train.x.shape[1],
             num_outputs=train.num_outputs,
             num_inducing=plan.num_inducing,
-            num_layers=self.num_layers,
+            num_layers=sizes.num_layers,
             lengthscales=self.lengthscales,
             likelihood=getattr(self, "likelihood", "categorical"),
             kernel=self.kernel,
-            nu=self.defaults.nu if self.nu == "auto" else float(self.nu),
+            nu=sizes.nu,
             weight_var=self.defaults.weight_var,
             bias_var=self.defaults.bias_var,
             divergence="exact",
@@ -89,18 +95,20 @@ class DKMClassifier(Classifier, TableEstimator):
     process follows natural gradients, everything else Adam.
 
     Args:
-        num_inducing: inducing points, at most as many as training rows; "auto": 100.
-        num_layers: Gram layers; 0 is a sparse variational Gaussian process.
+        num_inducing: inducing points, at most as many as training rows; "auto": 100 for up to
+            2,048 rows, then growing with the root of their number up to 256.
+        num_layers: Gram layers; 0 is a sparse variational Gaussian process. "auto": 1 for up to
+            2,048 rows, 2 for more.
         kernel: a name in ``gramian.KERNELS``.
         lengthscales: learned input scales: "none", "one", or "per_feature".
         nu: pull of the Gram matrices towards the kernel; with infinity the kernel is fixed.
-            "auto": 10 for classes, 30 for real targets.
+            "auto": 10 for classes, 30 for real targets, and falling as 1/rows from 1,500 rows on.
         skr_gamma_fraction: Wishart noise on the Gram matrices in training, γ = ⌈fraction · P⌉;
             None for none.
         skr_jitter: added to the diagonal of the Gram matrices.
         standardize: scale each feature to mean 0 and deviation 1 first.
-        max_epochs: passes over the data; "auto": 100 steps (150 for real targets), and at
-            least 10 epochs.
+        max_epochs: passes over the data; "auto": 100 steps (150 for real targets), or 500 with more
+            than 2,048 rows, and at least 10 epochs.
         batch_size: rows per step; "auto": all of up to 2048 rows, otherwise 512.
         lr: learning rate of Adam, at the peak of one_cycle.
         schedule: "one_cycle", "cosine", "steps" or "constant".
