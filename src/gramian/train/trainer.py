@@ -44,6 +44,7 @@ from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
 from gramian.train.runtime.seeds import generator
 from gramian.train.runtime.signals import Stopped, StopSignals
+from gramian.train.runtime.threads import num_threads
 from gramian.train.step import (
     Place,
     StepResult,
@@ -59,6 +60,7 @@ log = logging.getLogger("gramian")
 
 # What a checkpoint must hold.
 STATE = {"model", "optimiser", "step", "attempt", "num_errors", "sums", "rows", "best", "config"}
+TRIALS = 3  # steps that are tried with each number of threads
 
 
 class TrainingFailed(Exception):
@@ -130,7 +132,8 @@ class Trainer:
     def fit(self, resume: bool = True) -> list[Row]:
         """Train to the end; a row of metrics per epoch."""
         self.started = time.perf_counter()
-        with self.engine.arithmetic(), self.engine.connected(), self.writing():
+        threads = num_threads(torch.get_num_threads())  # put back at the end
+        with threads, self.engine.arithmetic(), self.engine.connected(), self.writing():
             with StopSignals() as stop:
                 self.engine.total([0.0])  # all wait until the first process has the folder
                 self.start(resume)
@@ -318,10 +321,7 @@ class Trainer:
             )
         if self.config.on_numerical_error == "rollback":
             self.last_saved = copy.deepcopy(self.state())
-        if not self.quiet or self.engine.world_size > 1:
-            # All processes try. After the first pass they add gradients in their final order: more
-            # than two numbers have another sum in another order, and a resumed run must not.
-            seconds = self.trial_seconds()
+        seconds = self.choose_threads(None if saved is None else saved.get("threads"))
         if not self.quiet:
             self._say(expectation(self.task, self.config, self.model, seconds))
 
@@ -356,20 +356,47 @@ class Trainer:
                 self.config.max_epochs,
             )
 
+    def choose_threads(self, before: int | None) -> float:
+        """Set the number of threads with which a step is quickest; seconds for a step with it.
+
+        A resumed run has as many as ``before``: with others, sums are rounded otherwise.
+        """
+        choices = self.engine.thread_choices()
+        if len(choices) > 1 and before is not None:
+            choices = (before,)
+        # All processes try a step. After the first pass they add gradients in their final order:
+        # more than two numbers have another sum in another order, and a resumed run must not.
+        if self.quiet and len(choices) == 1 and self.engine.world_size == 1:
+            torch.set_num_threads(choices[0])
+            return math.nan
+        seconds = {}
+        for count in choices:
+            torch.set_num_threads(count)
+            seconds[count] = self.trial_seconds()
+        best = min(seconds, key=lambda count: seconds[count])
+        torch.set_num_threads(best)
+        if len(choices) > 1:
+            tried = ", ".join(f"{count}: {1000 * seconds[count]:.0f} ms" for count in choices)
+            self._say("threads %d (a step with %s; OMP_NUM_THREADS decides otherwise)", best, tried)
+        return seconds[best]
+
     def trial_seconds(self) -> float:
-        """Seconds for one step, tried without taking it; the first of two warms up."""
+        """Seconds for one step, tried without taking it: the best of some, after one to warm up."""
         means = [mean.clone() for mean in self.model.running_statistics()]
+        best = math.inf
         try:
-            for _ in range(2):
+            self.engine.backward(self.objective().terms.loss)
+            for _ in range(TRIALS):
                 started = time.perf_counter()
                 self.engine.backward(self.objective().terms.loss)
+                best = min(best, time.perf_counter() - started)
         except NumericalError:
             return math.nan  # training will meet it too, and knows what to do
         finally:
             self.optimiser.zero_grad()
             for mean, before in zip(self.model.running_statistics(), means, strict=True):
                 mean.copy_(before)
-        return time.perf_counter() - started
+        return best
 
     def seconds(self) -> float:
         """Wall time of the run, over all its stretches."""
@@ -397,6 +424,7 @@ class Trainer:
             "best": self.best,
             "config": self.config.to_dict(),
             "seconds": self.seconds(),
+            "threads": torch.get_num_threads(),
             **self.origin(),
         }
 

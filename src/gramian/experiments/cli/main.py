@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
 from gramian._version import __version__
+from gramian.train.runtime.threads import bound_spinning
 
 COMMANDS = {
     "train": "train a model; resumes by itself where it was stopped",
@@ -40,6 +42,8 @@ Exit codes: 0 done, 1 failure, 2 wrong usage, 3 numerical failure, 4 data missin
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    if arguments is None:  # this is the program, and PyTorch is not loaded yet
+        bound_spinning(os.environ)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         lines = (f"  {name:<12} {text}" for name, text in COMMANDS.items())

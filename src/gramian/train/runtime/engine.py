@@ -24,6 +24,7 @@ from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
 from gramian.train.runtime.processes import leave, noticing_lost, start_processes
 from gramian.train.runtime.tf32 import emulate_tf32
+from gramian.train.runtime.threads import chosen_by_user
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -43,8 +44,9 @@ class Engine:
         precision: ``32-true``, ``64-true``, or ``tf32``: float32 whose matrix products and
             convolutions round their inputs to 10 mantissa bits, on CUDA. ``tf32-emulated`` does
             the same on any device, slowly.
-        keep_memory: reuse freed memory, for speed. It changes how the whole process allocates, so
-            only the program asks for it.
+        owns_process: whether the run may change what belongs to the whole process, for speed:
+            freed memory is reused, and the number of threads is chosen by trial. Only the program
+            says so.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Engine:
         devices: int = 1,
         num_nodes: int = 1,
         precision: Precision = "32-true",
-        keep_memory: bool = False,
+        owns_process: bool = False,
     ) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
         self.fabric: Fabric | None = None
@@ -70,7 +72,7 @@ class Engine:
             raise ConfigError(
                 f"precision {precision} needs PyTorch 2.9, this is {torch.__version__}"
             )
-        self.precision, self.keep_memory = precision, keep_memory
+        self.precision, self.owns_process = precision, owns_process
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
     def _join(self, device: str, devices: int, num_nodes: int) -> None:
@@ -109,9 +111,9 @@ class Engine:
     ) -> tuple[Forward, torch.optim.Optimizer]:
         """The model's forward pass and the optimiser, for training in all processes.
 
-        With ``keep_memory``, what is freed from here on is kept, but not what the start has freed.
+        In a process of its own, what is freed from here on is kept, but not what the start freed.
         """
-        if self.keep_memory and self.device.type == "cpu":
+        if self.owns_process and self.device.type == "cpu":
             keep_freed_memory()
         if self.world_size > 1:  # a normalisation then sees the whole batch
             for module in model.modules():
@@ -126,6 +128,12 @@ class Engine:
             return DKMResult(Marginals(mean, var), kl, seen)
 
         return forward, optimiser
+
+    def thread_choices(self) -> tuple[int, ...]:
+        """Numbers of threads to try: one, and all; or those that somebody has chosen already."""
+        present = torch.get_num_threads()
+        mine = self.owns_process and self.device.type == "cpu" and self.world_size == 1
+        return (1, present) if mine and present > 1 and not chosen_by_user() else (present,)
 
     def tear_down(self, model: Trainable) -> None:
         """From now on each process is by itself again."""
