@@ -57,7 +57,7 @@ def test_labels_have_the_numbers_of_their_settings():
     assert found["short"].title(headline) == "200 epochs"
     assert found["short"].title(replace(headline, max_epochs=6)) == "1 epoch"
     assert found["keep_jitter"].title(headline) == "no SKR, but λ = 0.1"
-    assert found["gamma_twice"].title(headline) == "twice γ: 0.5 P"
+    assert found["gamma_twice"].title(headline) == "twice γ"
 
 
 def test_a_setting_that_does_not_exist_is_refused():

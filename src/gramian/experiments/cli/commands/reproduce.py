@@ -55,7 +55,7 @@ def reproduce_parser() -> Parser:
         "--scale",
         type=Literal["small", "paper"],
         default="small",
-        help="small: 10,000 images on two cores; paper: as published, on a GPU",
+        help="small: a miniature for two cores; paper: as published, on a GPU",
     )
     parser.add_argument(
         "--seeds",
