@@ -95,6 +95,8 @@ class Engine:
         atexit.register(leave)
         self.device = self.fabric.device
         self.rank, self.world_size = self.fabric.global_rank, self.fabric.world_size
+        if not chosen_by_user():  # a launcher has chosen, too
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // devices))
 
     @property
     def is_first(self) -> bool:
