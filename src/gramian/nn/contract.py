@@ -114,13 +114,17 @@ class Trainable(nn.Module, ABC):
             return self(x).marginals
 
     def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Fresh noise for one training step, by path; {} for a model without any."""
+        """Fresh noise for one training step, by path; {} for a model without any.
+
+        The generator's device draws it, and it is where the model is.
+        """
         return {}
 
     def draw_samples(self, batch: int, generator: torch.Generator) -> Float[Tensor, "S B C"]:
         """Fresh Monte-Carlo noise for the likelihood; ``batch`` = 1 shares it over a batch."""
         shape = (batch, self.num_outputs)
-        return draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)
+        noise = draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)
+        return noise.to(self.device)
 
     def check_initialised(self) -> None:
         """Raise unless the model has start values."""

@@ -188,7 +188,7 @@ class DKM(Trainable):
     def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Fresh SKR noise for one training step, one per Gram layer; {} in evaluation mode."""
         return {
-            path: gram.skr.draw_noise(gram.num_inducing, generator, self.dtype)
+            path: gram.skr.draw_noise(gram.num_inducing, generator, self.dtype).to(self.device)
             for path, gram in grams_of(self.layers).items()
             if gram.samples
         }

@@ -121,8 +121,8 @@ class NaturalTrainer(Trainer):
         if not self.model.likelihood.full_step:
             rho /= 2  # a full Newton step can overshoot
         self.measured = None  # the model is another one from here on
-        draw = Place(self.config.seed, self.step, self.attempt).draw("natural gradient")
-        noise = self.model.draw_samples(1, draw).to(self.engine.device)
+        place = Place(self.config.seed, self.step, self.attempt)
+        noise = self.model.draw_samples(1, place.draw("natural gradient", self.engine.device))
         batches = (self._batch(indices) for indices in parts)
         total = self.task.train.total_weight
         clamped = natural_step_(self.predictor.dkm, batches, total, rho, noise)

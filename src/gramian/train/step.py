@@ -31,9 +31,9 @@ class Place:
     step: int
     attempt: int = 0
 
-    def draw(self, purpose: str) -> torch.Generator:
+    def draw(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
         """The generator of one purpose at this place."""
-        return generator(self.seed, purpose, self.step, self.attempt)
+        return generator(self.seed, purpose, self.step, self.attempt, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,12 @@ def step_objective(
     share, weight = engine.share(len(indices))
     y = received(task.train.y[indices[share]], engine.device)
     weights = task.train.weights_at(indices[share], engine.dtype, engine.device)
-    noise = model.draw_noise(place.draw("skr"))
-    samples = model.draw_samples(len(indices), place.draw("likelihood"))[:, share]
-    result = forward(
-        raw[share].to(engine.device), {path: z.to(engine.device) for path, z in noise.items()}
-    )
+    noise = model.draw_noise(place.draw("skr", engine.device))
+    draw = place.draw("likelihood", engine.device)
+    samples = model.draw_samples(len(indices), draw)[:, share.to(engine.device)]
+    result = forward(raw[share].to(engine.device), noise)
     num_data, likelihood = task.train.total_weight, model.likelihood
-    terms = objective(result, likelihood, y, samples.to(engine.device), num_data, weights)
+    terms = objective(result, likelihood, y, samples, num_data, weights)
     if engine.world_size > 1:  # gradients are averaged over processes; their shares may differ
         expected = terms.expected_log_lik * weight
         terms = Terms(expected, terms.kl, expected - terms.kl / num_data)

@@ -201,12 +201,12 @@ class EpochEstimator(Estimator):
             draw = generator(predictor.seed, "stream", step)
             inputs = predictor.scaler(augmentation(x[indices], draw), model.dtype).to(device)
             targets = received(y[indices], device)
-            samples = model.draw_samples(1, draw).to(device)
+            samples = model.draw_samples(1, draw)
             if self.natural:
                 rho = max(0.1, len(indices) / num_seen) / 2
                 natural_step_(model, [(inputs, targets, None)], num_seen, rho, samples)
-            noise = {path: z.to(device) for path, z in model.draw_noise(draw).items()}
-            terms = objective(model(inputs, noise), model.likelihood, targets, samples, num_seen)
+            result = model(inputs, model.draw_noise(draw))
+            terms = objective(result, model.likelihood, targets, samples, num_seen)
             optimiser.zero_grad()
             terms.loss.backward()
             check_finite(model, terms)
