@@ -4,8 +4,14 @@ import pytest
 import torch
 
 from gramian import NegativeVarianceError, NotPSDError, VarianceCheck
-from gramian.gram.errors import within
-from gramian.gram.linalg import cholesky, condition_number, solve_lower, solve_upper
+from gramian.gram.errors import deferred_checks, within
+from gramian.gram.linalg import (
+    cholesky,
+    cholesky_of_each,
+    condition_number,
+    solve_lower,
+    solve_upper,
+)
 from tests.samples import random_psd
 
 
@@ -71,3 +77,20 @@ def test_variance_check_clamps_and_counts_only_when_asked():
 def test_nan_variance_is_never_let_through(clamp):
     with pytest.raises(NegativeVarianceError, match="smallest nan"):
         VarianceCheck(clamp=clamp)(torch.tensor([1.0, torch.nan]))
+
+
+def test_deferred_checks_give_nan_where_there_would_be_an_error():
+    """And leave alone what is right."""
+    good, bad = torch.eye(3), torch.diag(torch.tensor([1.0, -1.0, 1.0]))
+    variance = torch.tensor([1.0, -0.5])
+    with deferred_checks():
+        assert torch.equal(cholesky(good, "K_ii"), good)
+        assert cholesky(bad, "K_ii").isnan().all()
+        both = cholesky_of_each(torch.stack([good, bad]), ["a", "b"], "K_ii")
+        assert torch.equal(both.isnan().all((1, 2)), torch.tensor([False, True]))
+        assert VarianceCheck()(variance)[0].isnan().tolist() == [False, True]
+        assert VarianceCheck(clamp=True)(variance)[0].tolist() == [1.0, 0.0]
+    with pytest.raises(NotPSDError):
+        cholesky(bad, "K_ii")
+    with pytest.raises(NegativeVarianceError):
+        VarianceCheck()(variance)

@@ -260,6 +260,29 @@ def test_raise_says_epoch_layer_and_remedy():
     assert TrainingFailed.exit_code == 3
 
 
+def test_with_deferred_checks_steps_are_the_same_and_errors_say_the_same(uninterrupted):
+    """As on a GPU: nothing is asked before the end of a step, and then all that there is to say."""
+
+    def broken(defers):
+        run = trainer()
+        run.engine.defers_checks = defers
+        run.start(resume=False)
+        run.start = lambda resume: None
+        with torch.no_grad():  # no Gram matrix has such a factor
+            run.model.layers["stem"].gram.inducing_gram.raw_factor.fill_(torch.nan)
+        with pytest.raises(TrainingFailed) as failed:
+            run.fit()
+        return str(failed.value)
+
+    run = trainer()
+    run.engine.defers_checks = True
+    run.fit()  # gradients are added in another order
+    for name, value in weights(uninterrupted).items():
+        torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-3, atol=1e-4)
+    assert broken(defers=True) == broken(defers=False)
+    assert "stage1_block1.layer1: K_ii (8×8, float32) contains NaN" in broken(defers=True)
+
+
 def test_skip_leaves_out_the_batch_and_counts(uninterrupted):
     run = trainer(config(on_numerical_error="skip"))
     run.start(resume=False)

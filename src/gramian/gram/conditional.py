@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gramian.gram.errors import NegativeVarianceError
+from gramian.gram.errors import NegativeVarianceError, checks_are_deferred
 from gramian.gram.fast.passes import cross, project
 from gramian.gram.linalg import solve_lower, solve_right
 
@@ -101,11 +101,17 @@ class VarianceCheck:
         self, variance: Float[Tensor, "*shape"]
     ) -> tuple[Float[Tensor, "*shape"], Int[Tensor, ""]]:
         """The checked variances and how many were clamped."""
+        if not checks_are_deferred():
+            self._raise_if_bad(variance)
+        elif not self.clamp:
+            variance = variance.masked_fill(variance <= self.threshold, math.nan)
+        if self.clamp:
+            return variance.clamp_min(0.0), (variance < 0).sum()
+        return variance, torch.zeros((), dtype=torch.int64, device=variance.device)
+
+    def _raise_if_bad(self, variance: Tensor) -> None:
         smallest = variance.amin()  # NaN if there is one
         if not (smallest > self.threshold or (self.clamp and not smallest.isnan())):
             passed = ~variance.isnan() if self.clamp else variance > self.threshold
             num_bad = int((~passed).sum())
             raise NegativeVarianceError(num_bad, variance.numel(), smallest.item(), self.threshold)
-        if self.clamp:
-            return variance.clamp_min(0.0), (variance < 0).sum()
-        return variance, torch.zeros((), dtype=torch.int64, device=variance.device)

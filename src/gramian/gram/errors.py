@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+
+_DEFERRED = ContextVar("checks are deferred", default=False)
 
 
 class NumericalError(ArithmeticError):
@@ -105,3 +108,22 @@ def within(layer: str) -> Iterator[None]:
     except NumericalError as error:
         error.layer = f"{layer}.{error.layer}" if error.layer else layer
         raise
+
+
+@contextmanager
+def deferred_checks(deferred: bool = True) -> Iterator[None]:
+    """Inside, no check asks a device for a number: what would be an error gives NaN instead.
+
+    Each question makes the host wait for a GPU. Whoever finds a NaN at the end repeats the
+    computation outside this context, and gets the error that says where and what.
+    """
+    token = _DEFERRED.set(deferred)
+    try:
+        yield
+    finally:
+        _DEFERRED.reset(token)
+
+
+def checks_are_deferred() -> bool:
+    """Whether this is inside ``deferred_checks``."""
+    return _DEFERRED.get()

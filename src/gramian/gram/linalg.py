@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gramian.gram.errors import NotPSDError, within
+from gramian.gram.errors import NotPSDError, checks_are_deferred, within
 
 
 def cholesky(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
     """Lower triangular L with L Lᵀ = ``matrix``; NotPSDError names ``what`` if there is none."""
     L, info = torch.linalg.cholesky_ex(matrix)
+    if checks_are_deferred():
+        return L.masked_fill(info != 0, math.nan)
     if info.item() != 0:
         raise NotPSDError(
             what,
@@ -30,6 +33,8 @@ def cholesky_of_each(
 ) -> Float[Tensor, "layers P P"]:
     """The factors of several matrices together; the error names the path of the first without."""
     L, info = torch.linalg.cholesky_ex(matrices)
+    if checks_are_deferred():
+        return L.masked_fill((info != 0)[:, None, None], math.nan)
     if info.any():
         first = int(info.nonzero()[0])
         with within(paths[first]):

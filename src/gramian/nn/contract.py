@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
+from gramian.gram.errors import checks_are_deferred
 from gramian.nn.checks import check_features
 from gramian.nn.likelihoods import Likelihood, draw_noise
 from gramian.nn.steps.output import OutputState
@@ -128,7 +129,7 @@ class Trainable(nn.Module, ABC):
 
     def check_initialised(self) -> None:
         """Raise unless the model has start values."""
-        if not self.initialised:
+        if not checks_are_deferred() and not self.initialised:
             raise RuntimeError(
                 "the model has no start values yet: call model.initialise_(data, generator) "
                 "or load a state dict first"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gramian.gram.errors import NumericalError
+from gramian.gram.errors import NonFiniteError, NumericalError, deferred_checks
 from gramian.nn.likelihoods.metrics import Metrics
 from gramian.train.config import TrainConfig
 from gramian.train.cost.expectation import expectation
@@ -193,9 +193,10 @@ class Trainer:
         means = [mean.clone() for mean in self.model.running_statistics()]
         try:
             self.optimiser.zero_grad()  # first, so that old gradients take no memory
-            result = self.objective()
-            self.engine.backward(result.terms.loss)
-            check_finite(self.model, result.terms)
+            with deferred_checks(self.engine.defers_checks):
+                result = self.objective()
+                self.engine.backward(result.terms.loss)
+            self.check_step(result)
         except NumericalError as error:
             for mean, before in zip(self.model.running_statistics(), means, strict=True):
                 mean.copy_(before)
@@ -209,6 +210,15 @@ class Trainer:
         self.sums = add_step(self.sums, numbers, time.perf_counter() - started, self.engine)
         accuracy = numbers["correct"] / max(numbers["count"], 1)
         self.view.step(self.step, -numbers["objective"], accuracy, lr)
+
+    def check_step(self, result: StepResult) -> None:
+        """Raise if the step has no numbers; where checks were deferred, what they have to say."""
+        try:
+            check_finite(self.model, result.terms)
+        except NonFiniteError:
+            if self.engine.defers_checks:
+                self.objective()
+            raise
 
     def objective(self) -> StepResult:
         """The objective at the present step; an error in one process is one in all."""

@@ -73,6 +73,7 @@ class Engine:
                 f"precision {precision} needs PyTorch 2.9, this is {torch.__version__}"
             )
         self.precision, self.owns_process = precision, owns_process
+        self.defers_checks = self.device.type == "cuda"  # each would make the host wait
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
     def _join(self, device: str, devices: int, num_nodes: int) -> None:

@@ -4,9 +4,9 @@ Each purpose (start values, shuffling, augmentation, SKR noise, likelihood sampl
 its own, and each step its own generator. So a run that is resumed at step k draws what the run that
 was never stopped drew, and a change of one purpose does not move the others.
 
-The host draws what is small or belongs to the data: start values, shuffling, augmentation. The noise
-of a step, SKR's and the likelihood's, is drawn by the device that uses it. So a GPU starts as a CPU
-does, sees the same batches, and has other noise.
+The host draws what is small or belongs to the data: start values, shuffling, augmentation. The
+noise of a step, SKR's and the likelihood's, is drawn by the device that uses it. So a GPU starts as
+a CPU does, sees the same batches, and has other noise.
 """
 
 from __future__ import annotations
