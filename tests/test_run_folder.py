@@ -249,7 +249,7 @@ def test_more_epochs_give_the_run_that_had_them_from_the_start(runs, tmp_path, c
     assert code == 0
     assert "resuming at epoch 2.00" in err
     assert "from here on max_epochs: 2 → 4" in err
-    assert "from here on evaluate_every: 1 → 2" in err
+    assert "from here on evaluate_every: 5 → 2" in err
     assert "learning rate" not in err
     assert main([*TRAIN, str(tmp_path / "other"), *more, "--quiet"]) == 0
     folder = runs / "run"
@@ -284,12 +284,11 @@ def test_all_checkpoints_damaged_is_an_error_and_no_start_from_zero(runs, capsys
 
 def test_our_own_results_are_still_runs_of_their_settings():
     output = Path(__file__).parents[1] / "results"
-    for name in ("table1", "table3"):
-        plan = Plan(TABLES[name], "small", 3, Changes(), output)
-        over = [planned for planned in plan.runs() if planned.is_over]
-        assert over
-        for planned in over:
-            check_settings(planned)
+    plan = Plan(TABLES["widths"], "small", 3, Changes(), output)
+    over = [planned for planned in plan.runs() if planned.is_over]
+    assert over
+    for planned in over:
+        check_settings(planned)
 
 
 # ---- one writer ----
