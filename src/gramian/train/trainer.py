@@ -369,10 +369,11 @@ class Trainer:
     def choose_threads(self, before: int | None) -> float:
         """Set the number of threads with which a step is quickest; seconds for a step with it.
 
-        A resumed run has as many as ``before``: with others, sums are rounded otherwise.
+        A resumed run has as many as ``before``, if this machine can: with others, sums are rounded
+        otherwise.
         """
         choices = self.engine.thread_choices()
-        if len(choices) > 1 and before is not None:
+        if before in choices:
             choices = (before,)
         # All processes try a step. After the first pass they add gradients in their final order:
         # more than two numbers have another sum in another order, and a resumed run must not.
