@@ -3,14 +3,12 @@
 import json
 import math
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from gramian.experiments.cli.main import COMMANDS, main
 from gramian.experiments.cli.terminal import as_json
@@ -244,10 +242,10 @@ def broken_model(run_folder, tmp_path):
 
     def change(part: str, value: float) -> str:
         folder = tmp_path / "broken"
-        shutil.copytree(run_folder / "model", folder, dirs_exist_ok=True)
-        weights = load_file(folder / "model.safetensors")
+        predictor = Predictor.from_pretrained(run_folder / "model")
+        weights = predictor.model.state_dict()
         weights[next(name for name in weights if part in name)].fill_(value)
-        save_file(weights, folder / "model.safetensors")
+        predictor.save_pretrained(folder)
         return str(folder)
 
     return change

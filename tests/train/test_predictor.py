@@ -23,8 +23,10 @@ def saved(tmp_path):
 
 
 def change(folder, **changes) -> None:
+    """Edit a description, as a user may: without its digest."""
     path = folder / CONFIG
     values = json.loads(path.read_text())
+    del values["digest"]
     for name, value in changes.items():
         place = values["model"] if name in values["model"] else values
         if value is None:
@@ -59,6 +61,7 @@ def test_all_that_is_wrong_with_the_weights_is_said(saved):
     weights = load_file(saved / WEIGHTS)
     weights["strange"] = weights.pop("output.q_mean")
     save_file(weights, saved / WEIGHTS)
+    change(saved)
     with pytest.raises(PretrainedError, match=r"Missing.*output.q_mean.*Unexpected.*strange"):
         Predictor.from_pretrained(saved)
 
@@ -67,8 +70,23 @@ def test_weights_that_are_not_numbers_are_refused(saved):
     weights = load_file(saved / WEIGHTS)
     weights["output.q_mean"][0] = torch.nan
     save_file(weights, saved / WEIGHTS)
+    change(saved)
     with pytest.raises(PretrainedError, match=r"weights output.q_mean contain NaN or infinity"):
         Predictor.from_pretrained(saved)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, CONFIG])
+def test_one_flipped_bit_is_noticed(saved, name):
+    content = bytearray((saved / name).read_bytes())
+    content[-30] ^= 1
+    (saved / name).write_bytes(content)
+    with pytest.raises(PretrainedError, match=r"is not as it was saved.*take the field digest"):
+        Predictor.from_pretrained(saved)
+
+
+def test_a_model_of_an_old_version_has_no_digest(saved):
+    change(saved)
+    Predictor.from_pretrained(saved)
 
 
 def test_a_prediction_that_is_not_a_number_is_an_error(saved):

@@ -213,8 +213,8 @@ class DKM(Trainable):
         if self.whitening is not None:
             self.whitening.fit_(x)
         if inducing is None:
-            source = self._whiten(x) if self.whiten_inducing else x
-            inducing = self.inputs.choose_inducing(source, generator)
+            whiten = self.whitening if self.whiten_inducing else None
+            inducing = self.inputs.choose_inducing(x, generator, whiten)
         self.inputs.set_inducing_(inducing)
         for module in self.modules():
             if isinstance(module, KernelConv | Pooling):

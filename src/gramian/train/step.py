@@ -79,6 +79,8 @@ def step_objective(
     that the result is that of one process.
     """
     raw = task.inputs(task.train.x[indices], place.draw("augmentation"), engine.dtype)
+    if not raw.isfinite().all():
+        raise NonFiniteError("the augmented batch")
     share, weight = engine.share(len(indices))
     y = received(task.train.y[indices[share]], engine.device)
     weights = task.train.weights_at(indices[share], engine.dtype, engine.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from gramian.nn.checks import check_features
 
 Lengthscales = Literal["none", "one", "per_feature"]
 InducingStart = Literal["random", "clusters"]
+Whiten = Callable[[Tensor], Tensor]
 NUM_CLUSTERED = 20_000
 """Patches whose clusters are looked for."""
 
@@ -83,10 +85,11 @@ class DenseInput(nn.Module):
         self.inducing_points.copy_(points)
 
     def choose_inducing(
-        self, x: Float[Tensor, "B N"], generator: torch.Generator
+        self, x: Float[Tensor, "B N"], generator: torch.Generator, whiten: Whiten | None = None
     ) -> Float[Tensor, "Pi N"]:
-        """Distinct rows of ``x`` at random."""
-        return _choose(x, len(self.inducing_points), generator, "rows")
+        """Distinct rows of ``x`` at random, whitened if ``whiten`` is given."""
+        rows = _choose(x, len(self.inducing_points), generator, "rows")
+        return rows if whiten is None else whiten(rows)
 
     def _scaled(self, x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
         return divided_by_lengthscales(x, self.log_lengthscales)
@@ -160,17 +163,22 @@ class PatchInput(nn.Module):
         self.inducing_patches.copy_(patches)
 
     def choose_inducing(
-        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+        self,
+        images: Float[Tensor, "B C H W"],
+        generator: torch.Generator,
+        whiten: Whiten | None = None,
     ) -> Float[Tensor, "Pi C f f"]:
         """Start values from the patches of at most 500 of the images, none across a border.
 
-        ``random`` takes distinct ones; ``clusters`` the main directions of NUM_CLUSTERED of them.
+        ``random`` takes distinct ones; ``clusters`` the main directions of NUM_CLUSTERED of them;
+        of images that are first whitened, if ``whiten`` is given.
         """
         f = self.patch_size
         if min(images.shape[-2:]) < f:
             size = tuple(images.shape[-2:])
             raise ValueError(f"images of {size} pixels hold no {f}×{f} patch")
         some = images[permutation(len(images), generator)[:500].to(images.device)]
+        some = some if whiten is None else whiten(some)
         patches = some.unfold(2, f, 1).unfold(3, f, 1).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
         P = len(self.inducing_patches)
         if self.start == "clusters":

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gramian.nn.checks import check_features
 
 CHUNK = 4096  # images handled at once in float64: a copy of all of them might not fit
+BLOCK = 512  # columns of MᵀM computed at once
 
 
 class ZCA(nn.Module):
@@ -18,6 +19,7 @@ class ZCA(nn.Module):
 
     U Λ Uᵀ is the eigendecomposition of MᵀM, with M the matrix of standardised images, one a row.
     The symmetric solver in float64 matters: a general one in float32 is off by several per cent.
+    The channels of MW are standardised by moments that follow from MᵀM, without a pass over MW.
 
     Args:
         image_shape: (channels, height, width).
@@ -47,18 +49,25 @@ class ZCA(nn.Module):
         check_features(images, ("N", *self.image_shape), images.dtype, "images to whiten")
         if len(images) < 2:
             raise ValueError("whitening needs at least 2 images, got 1")
-        D = self.matrix.shape[0]
+        D, N = self.matrix.shape[0], len(images)
         mean, std = _channel_statistics(chunk.double() for chunk in images.split(CHUNK))
         MtM = torch.zeros(D, D, dtype=torch.float64, device=images.device)
+        total = MtM.new_zeros(D)
         for chunk in images.split(CHUNK):
             M = _standardise(chunk.double(), mean, std).flatten(1)
-            MtM += M.mT @ M
-        eigenvalues, U = torch.linalg.eigh(MtM)
-        W = (U * (eigenvalues + self.epsilon * eigenvalues.mean()).rsqrt()) @ U.mT
-        white_mean, white_std = _channel_statistics(
-            (_standardise(chunk.double(), mean, std).flatten(1) @ W).view_as(chunk)
-            for chunk in images.split(CHUNK)
-        )
+            total += M.sum(0)
+            for start in range(0, D, BLOCK):  # the upper triangle
+                end = min(start + BLOCK, D)
+                MtM[:end, start:end] += M[:, :end].mT @ M[:, start:end]
+        eigenvalues, U = torch.linalg.eigh(MtM, UPLO="U")
+        shrink = (eigenvalues + self.epsilon * eigenvalues.mean()).rsqrt()
+        W = (U * shrink) @ U.mT
+        white_mean = _by_channel(total @ W, self.image_shape) / N
+        squares = U.square() @ (eigenvalues * shrink.square())  # the diagonal of W MᵀM W
+        pixels = D // self.image_shape[0] * N
+        spread = _by_channel(squares, self.image_shape) / N - white_mean.square()
+        white_std = (spread.clamp_min(0) * (pixels / (pixels - 1))).sqrt()
+        white_std[white_std < 1e-7 * white_std.max()] = 1.0  # rounding of a constant channel
         self.channel_mean.copy_(mean)
         self.channel_std.copy_(std)
         self.matrix.copy_(W)
@@ -86,6 +95,11 @@ def _channel_statistics(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         count += n_k
     std = (spread / (count - 1)).sqrt()
     return mean, torch.where(std > 0, std, torch.ones_like(std))
+
+
+def _by_channel(values: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Means over the pixels of each channel."""
+    return values.view(image_shape).mean((1, 2))
 
 
 def _standardise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -192,7 +193,9 @@ class Predictor:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
-        write_atomically(folder / WEIGHTS, lambda file: file.write(save(weights)))
+        content = save(weights)
+        description["digest"] = _digest(content, description)
+        write_atomically(folder / WEIGHTS, lambda file: file.write(content))
         write_text_atomically(folder / CONFIG, json.dumps(description, indent=2) + "\n")
 
     @classmethod
@@ -203,15 +206,23 @@ class Predictor:
             PretrainedError: the files are missing, damaged, or do not belong together.
         """
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load
 
         folder = Path(folder)
         try:
             description: dict[str, Any] = json.loads((folder / CONFIG).read_text())
-            predictor = cls._rebuild(description, load_file(folder / WEIGHTS))
+            content = (folder / WEIGHTS).read_bytes()
+            expected = description.pop("digest", None)  # models of old versions have none
+            if expected not in (None, _digest(content, description)):
+                raise ValueError(
+                    f"{WEIGHTS} or {CONFIG} is not as it was saved. If somebody has edited it, and "
+                    f"not a disk, take the field digest out of {CONFIG}"
+                )
+            predictor = cls._rebuild(description, load(content))
         except FileNotFoundError as error:
-            missing = error.filename or folder / WEIGHTS  # safetensors names no file
-            raise PretrainedError(f"{folder} holds no saved model: {missing} is missing") from error
+            raise PretrainedError(
+                f"{folder} holds no saved model: {error.filename} is missing"
+            ) from error
         except KeyError as error:
             raise PretrainedError(f"{folder / CONFIG} has no field {error}") from error
         except (SafetensorError, AttributeError, RuntimeError, TypeError, ValueError) as error:
@@ -249,6 +260,11 @@ class Predictor:
                 f"class_names must be {expected} different names for this model, got {len(names)}"
             )
         return cls(model, config, scaler_from_dict(description["scaler"]), tuple(names), seed)
+
+
+def _digest(weights: bytes, description: Mapping[str, Any]) -> str:
+    """Of all that is saved of a model."""
+    return hashlib.sha256(weights + json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def described(likelihood: Likelihood, q: Marginals, samples: Tensor) -> dict[str, Tensor]:

@@ -87,7 +87,7 @@ class RunFolder:
             ) from None
         try:
             with suppress(OSError):  # Windows lets nobody write a locked file
-                lock.write_text(str(os.getpid()))
+                lock.write_text(f"{os.getpid()} on {platform.node()}")
             self._settle()
             remove_dead_parts(self.path)
             yield
