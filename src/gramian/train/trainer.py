@@ -35,6 +35,7 @@ from gramian.train.record.checkpoint import (
     CheckpointError,
     State,
     check_same_settings,
+    check_state,
     differences,
 )
 from gramian.train.record.files import in_one_line
@@ -58,8 +59,6 @@ from gramian.train.task import Task
 
 log = logging.getLogger("gramian")
 
-# What a checkpoint must hold.
-STATE = {"model", "optimiser", "step", "attempt", "num_errors", "sums", "rows", "best", "config"}
 TRIALS = 3  # steps that are tried with each number of threads
 
 
@@ -337,12 +336,7 @@ class Trainer:
 
     def check(self, saved: State) -> None:
         """Refuse a checkpoint that these settings and data cannot go on from."""
-        missing = STATE - saved.keys()
-        if missing:
-            raise CheckpointError(
-                f"the newest checkpoint lacks {', '.join(sorted(missing))}: this version cannot go "
-                "on from it. Start again with --resume never"
-            )
+        check_state(saved)
         check_same_settings(saved["config"], self.config.to_dict(), CONTINUABLE)
         if self.data_digest is not None:
             check_same_data(saved.get("data"), self.data_digest)
@@ -444,7 +438,7 @@ class Trainer:
         try:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             reason = in_one_line(error)
             raise CheckpointError(f"the checkpoint is of another model: {reason}") from error
         self.step, self.attempt = state["step"], state["attempt"]

@@ -28,6 +28,7 @@ from gramian.experiments.cli.options import (
     on_one_line,
 )
 from gramian.train.presets import presets
+from gramian.train.record.files import check_values
 
 if TYPE_CHECKING:
     from gramian.train.config import TrainConfig
@@ -257,7 +258,8 @@ def read_config(path: str | Path) -> Values:
     """The options in a YAML file, without those that the data decide."""
     try:
         values = get_loader("yaml")(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        check_values(values)
+    except (OSError, ValueError, yaml.YAMLError) as error:  # also what is not UTF-8
         raise UsageError(f"{path} cannot be read: {on_one_line(str(error))}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):

@@ -21,8 +21,13 @@ from gramian.experiments.report.results import (
     Run,
     TableResults,
 )
+from gramian.train.record.files import check_values, in_one_line
 
-FACTS = ("name", "scale", "title", "data", "epochs", "seeds", "precision", "headline")
+DAMAGED = (AttributeError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError)
+FACTS = {
+    **dict.fromkeys(("name", "scale", "title", "data", "precision", "headline"), str),
+    **dict.fromkeys(("epochs", "seeds"), int),
+}
 
 
 class ReportError(Exception):
@@ -62,10 +67,8 @@ def gather(folders: Sequence[Path]) -> Results:
                     pictures.append(Picture(name, facts["title"], image))
             else:
                 raise ReportError(f"{path}: kind must be table or conditions, got {kind!r}")
-        except KeyError as error:
-            raise ReportError(f"{path} lacks {error}") from error
-        except TypeError as error:
-            raise ReportError(f"{path} is damaged: {error}") from error
+        except DAMAGED as error:
+            raise ReportError(f"{path} is damaged: {in_one_line(error)}") from error
     if not tables and not runs and not pictures:
         raise ReportError(f"no results yet: {', '.join(map(str, found))} has no figure.png")
     return Results(tuple(tables), tuple(runs), tuple(pictures))
@@ -87,12 +90,13 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _table(key: str, folder: Path, facts: Json) -> TableResults:
     rows = tuple(_row(folder, row, facts["seeds"]) for row in facts["rows"])
     keys = [row.key for row in rows]
-    values = {name: facts[name] for name in FACTS}
+    values = {name: _typed(facts, name, kind) for name, kind in FACTS.items()}
     values["headline_key"] = values.pop("headline")
     if values["headline_key"] not in keys:
         raise ReportError(f"{folder / 'experiment.json'}: headline is none of {', '.join(keys)}")
     quoted = tuple(
-        (row["label"], row["accuracy"], row["log_likelihood"]) for row in facts.get("quoted", [])
+        tuple(_typed(row, name, str) for name in ("label", "accuracy", "log_likelihood"))
+        for row in facts.get("quoted", [])
     )
     return TableResults(key=key, rows=rows, quoted=quoted, **values)
 
@@ -109,9 +113,9 @@ def _row(folder: Path, facts: Json, planned: int) -> RowResults:
     # The paper clips the log-likelihoods of deep kernel machines, not of networks.
     clips = facts.get("kind") != "network"
     return RowResults(
-        key=facts["key"],
-        label=facts["label"],
-        difference=facts.get("difference", ""),
+        key=_typed(facts, "key", str),
+        label=_typed(facts, "label", str),
+        difference=_typed(facts, "difference", str) if "difference" in facts else "",
         published=name,
         runs=tuple(
             _run(seed, seeds[seed], clips, ("accuracy", "log_likelihood")) for seed in sorted(seeds)
@@ -152,7 +156,7 @@ def _run(seed: int, folder: Path, clips: bool, needed: Sequence[str] = ()) -> Ru
                 raise KeyError(", ".join(lacking))
             if not seconds and result.get("epochs"):
                 seconds = [result["train_seconds"] / result["epochs"]]
-        except (KeyError, TypeError) as error:
+        except DAMAGED as error:
             raise ReportError(f"{result_path} has no complete test metrics: {error}") from error
     elif failure_path.exists():
         facts = _json(failure_path)
@@ -172,6 +176,13 @@ def _run(seed: int, folder: Path, clips: bool, needed: Sequence[str] = ()) -> Ru
     )
 
 
+def _typed(facts: Json, name: str, kind: type) -> Any:
+    """A value that must be there, and be of a kind."""
+    if not isinstance(facts[name], kind):
+        raise TypeError(f"{name} must be {kind.__name__}, got {facts[name]!r}")
+    return facts[name]
+
+
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
@@ -186,13 +197,17 @@ def _epochs(path: Path) -> list[Json]:
         rows.append(_mapping(json.loads, line, f"{path}, line {number}"))
         if "epoch" not in rows[-1]:
             raise ReportError(f"{path}, line {number} is damaged: no epoch")
+        for name, value in rows[-1].items():
+            if not isinstance(value, int | float):
+                raise ReportError(f"{path}, line {number} is damaged: {name} is no number")
     return rows
 
 
 def _mapping(read: Callable[[str], Any], text: str, where: str) -> Json:
     try:
         value = read(text)
-    except (ValueError, yaml.YAMLError) as error:
+        check_values(value)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ReportError(f"{where} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
         raise ReportError(f"{where} is damaged: it holds no names with values")

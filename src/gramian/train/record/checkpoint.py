@@ -29,6 +29,13 @@ FREE = frozenset(
 CONTINUABLE = FREE | {
     *("max_epochs", "patience", "evaluate_every", "on_numerical_error", "max_numerical_errors")
 }
+# What the state of a run must hold, and as what.
+STATE: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("model", "optimiser", "sums", "config"), Mapping),
+    **dict.fromkeys(("step", "attempt", "num_errors"), int),
+    "rows": list,
+    "best": (Mapping, type(None)),
+}
 log = logging.getLogger("gramian")
 
 
@@ -64,6 +71,23 @@ def load(path: Path) -> State:
     return state
 
 
+def check_state(state: State) -> None:
+    """Refuse a state that lacks something, or holds something else: of another version."""
+    lacking = sorted(STATE.keys() - state.keys())
+    strange = [name for name in STATE.keys() - lacking if not isinstance(state[name], STATE[name])]
+    if not lacking and not strange:
+        try:
+            json.dumps(state["config"])
+        except (TypeError, ValueError):
+            strange = ["config"]
+    if lacking or strange:
+        what = f"lacks {', '.join(lacking)}" if lacking else f"has a strange {sorted(strange)[0]}"
+        raise CheckpointError(
+            f"the newest checkpoint {what}: this version cannot go on from it. Start again with "
+            "--resume never"
+        )
+
+
 def digest(value: Any) -> str:
     """SHA-256 over the structure and the bytes of all tensors."""
     sha = hashlib.sha256()
@@ -92,7 +116,10 @@ def differences(before: State, now: State, free: Collection[str]) -> list[str]:
 
     What is missing has its default: a setting that is new makes no old run another one.
     """
-    old, new = (_flat(_with_defaults(settings)) for settings in (before, now))
+    try:
+        old, new = (_flat(_with_defaults(settings)) for settings in (before, now))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"the settings are damaged: {in_one_line(error)}") from error
     return [
         f"{key}: {old.get(key)} → {new.get(key)}"
         for key in {**old, **new}

@@ -8,9 +8,12 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
+
+MOST_VALUES = 100_000
+"""In a file of settings."""
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -43,6 +46,28 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_json_atomically(path: Path, value: object) -> None:
     """The same for a value as JSON."""
     write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_values(value: Any) -> None:
+    """Refuse a nested value from a file that names its parts again and again, as YAML can.
+
+    A kilobyte of aliases may stand for more values than fit in any memory.
+    """
+    sizes: dict[int, int] = {}
+    size = _size(value, sizes)
+    if size > MOST_VALUES:
+        raise ValueError(f"it stands for {size:.2g} values, more than {MOST_VALUES:,}")
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """How many values a nested one would be without sharing."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in sizes:
+        sizes[id(value)] = 10**18  # until it is known: what holds itself is endless
+        inner = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_size(one, sizes) for one in inner)
+    return sizes[id(value)]
 
 
 def remove_dead_parts(folder: Path) -> None:

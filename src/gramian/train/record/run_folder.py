@@ -31,7 +31,12 @@ from gramian.train.record.checkpoint import (
     differences,
     digest,
 )
-from gramian.train.record.files import in_one_line, remove_dead_parts, write_text_atomically
+from gramian.train.record.files import (
+    check_values,
+    in_one_line,
+    remove_dead_parts,
+    write_text_atomically,
+)
 
 Row = dict[str, int | float]
 
@@ -131,7 +136,9 @@ class RunFolder:
         A run of other settings or data is refused, and so are files of different runs.
         """
         texts = {
-            name: (self.path / name).read_text() if (self.path / name).exists() else default
+            name: (self.path / name).read_text("utf-8", "replace")
+            if (self.path / name).exists()
+            else default
             for name, default in {
                 "config.yaml": "",
                 "env.json": "{}",
@@ -143,6 +150,7 @@ class RunFolder:
         now = config.to_dict()
         try:
             before = yaml.safe_load(texts["config.yaml"])
+            check_values(before)
             facts, result = json.loads(texts["env.json"]), json.loads(texts["result.json"])
             check_same_settings(before, now, CONTINUABLE)
             check_same_data(facts.get("data"), data)
