@@ -192,6 +192,7 @@ SENSELESS = {
     "seed": ["-1"],
     "devices": ["0"],
     "num_nodes": ["0"],
+    "accumulate": ["0"],
     "max_numerical_errors": ["-1"],
     "evaluate_every": ["0", "-2"],
     "patience": ["-1", "0"],

@@ -461,11 +461,9 @@ def spoil(step: int) -> None:
 
     before: Any = trainer.step_objective
 
-    def objective(
-        forward: Any, model: Any, task: Any, indices: Any, place: Any, engine: Any
-    ) -> Any:
+    def objective(forward: Any, model: Any, task: Any, indices: Any, place: Any, *rest: Any) -> Any:
         bad = place.step == step and place.attempt == 0
-        return before(forward, model, Spoilt(task) if bad else task, indices, place, engine)
+        return before(forward, model, Spoilt(task) if bad else task, indices, place, *rest)
 
     trainer.step_objective = objective
 

@@ -108,7 +108,7 @@ def test_the_settings_choose():
     assert choose_recomputed(dkm, BATCH, TrainConfig()) == frozenset()
     assert choose_recomputed(dkm, BATCH, TrainConfig(recompute_activations=True)) == everything
     assert choose_recomputed(dkm, BATCH, TrainConfig(memory="100GB")) == frozenset()
-    with pytest.raises(ConfigError, match="lower the batch size"):
+    with pytest.raises(ConfigError, match="raise accumulate"):
         choose_recomputed(dkm, BATCH, TrainConfig(memory="1MB"))
 
 

@@ -237,7 +237,7 @@ def test_a_second_signal_interrupts_at_once():
 
 def fail_at(run, steps: set[int]) -> None:
     """Let the objective fail at these steps, the first time they are met."""
-    objective, left = run.objective, set(steps)
+    gradients, left = run.gradients, set(steps)
 
     def failing():
         if run.step in left:
@@ -245,9 +245,9 @@ def fail_at(run, steps: set[int]) -> None:
             error = NotPSDError("K_ii", "float32", 8, 3, -1e-5)
             error.layer = "stem"
             raise error
-        return objective()
+        return gradients()
 
-    run.objective = failing
+    run.gradients = failing
 
 
 def test_raise_says_epoch_layer_and_remedy():
@@ -449,8 +449,7 @@ def test_a_step_looks_at_the_device_twice(monkeypatch):
     """Once whether all is finite and once at what is logged, however many layers there are."""
     run = trainer()
     run.start(resume=False)
-    result = run.objective()
-    run.engine.backward(result.terms.loss)
+    result = run.gradients()
     looks = []
     for name in ("tolist", "item", "__bool__", "__int__", "__float__"):
         real = getattr(torch.Tensor, name)
@@ -462,3 +461,41 @@ def test_a_step_looks_at_the_device_twice(monkeypatch):
     assert len(looks) == 2
     assert numbers["count"] == 16
     assert set(numbers) > {"objective", "kl/stem.gram", "kl/output", "clamped"}
+
+
+# ---- a batch in parts ----
+
+NO_MEANS = NormChoice("none", "none")
+
+
+@pytest.mark.parametrize(
+    ("norm", "same"), [(NO_MEANS, True), (NormChoice(), False)], ids=["no means", "means of a part"]
+)
+def test_parts_of_a_batch_add_up_to_its_step(norm, same):
+    """Exactly, unless a normalisation takes the means of a part instead of those of the batch."""
+    settings = {
+        "model": replace(MODEL, norm=norm),
+        "precision": "64-true",
+        "estimate_statistics": False,
+    }
+    whole, parts = trainer(config(**settings)), trainer(config(**settings, accumulate=3))
+    rows = whole.fit()
+    for row, expected in zip(parts.fit(), rows, strict=True):
+        assert row["objective"] == pytest.approx(expected["objective"], rel=1e-10 if same else 0.5)
+        assert row["train_accuracy"] == expected["train_accuracy"] or not same
+    close = [
+        torch.allclose(value, weights(parts)[name], rtol=1e-9, atol=1e-10)
+        for name, value in weights(whole).items()
+    ]
+    assert all(close) == same
+
+
+def test_parts_need_less_memory(monkeypatch):
+    monkeypatch.setattr("gramian.train.cost.step_memory.resident_bytes", lambda device: 0)
+    assert trainer(config(memory="1MB", batch_size=40)).model.recomputed
+    assert not trainer(config(memory="1MB", batch_size=40, accumulate=2)).model.recomputed
+
+
+def test_a_rollback_needs_the_whole_optimiser():
+    with pytest.raises(ConfigError, match="shard_optimiser false, or skip"):
+        config(shard_optimiser=True, on_numerical_error="rollback")

@@ -88,6 +88,9 @@ class TrainConfig:
         device: auto (cuda where there is one, else cpu), cpu, cuda or mps.
         devices: processes on this machine.
         num_nodes: machines that train together.
+        accumulate: parts of a batch, computed one after the other to save memory. The step is that
+            of the whole batch, but for normalisations, which take the means of a part.
+        shard_optimiser: each process keeps a share of the optimiser's state, and the same steps.
         recompute_activations: compute every layer again in the backward pass: least memory, more
             time, same gradients.
         memory: what a step may take in all, such as 3.9GB: recompute the layers that this needs.
@@ -127,6 +130,8 @@ class TrainConfig:
     device: str = "auto"
     devices: int = 1
     num_nodes: int = 1
+    accumulate: int = 1
+    shard_optimiser: bool = False
     recompute_activations: bool = False
     memory: str | None = None
     on_numerical_error: Literal["raise", "skip", "rollback"] = "raise"
@@ -147,6 +152,7 @@ class TrainConfig:
                 lr=self.lr,
                 devices=self.devices,
                 num_nodes=self.num_nodes,
+                accumulate=self.accumulate,
                 evaluate_every=self.evaluate_every,
                 patience=self.patience,
                 train_size=self.train_size,
@@ -177,6 +183,11 @@ class TrainConfig:
             raise ConfigError(f"device must be {', '.join(DEVICES)}, got {self.device!r}")
         if self.patience is not None and not self.validation_fraction:
             raise ConfigError("patience needs a validation set: set validation_fraction")
+        if self.shard_optimiser and self.on_numerical_error == "rollback":
+            raise ConfigError(
+                "on_numerical_error rollback needs the whole state of the optimiser in every "
+                "process: set shard_optimiser false, or skip"
+            )
         if self.weight_decay and self.optimiser == "adam":
             raise ConfigError("weight_decay is for adamw, sgd and muon, the optimiser is adam")
         if not isinstance(self.model, MODEL_CONFIGS[self.kind]):

@@ -17,24 +17,40 @@ from gramian.train.record.run_folder import Row
 Schedule = Literal["steps", "cosine", "one_cycle", "constant"]
 WARM_UP = 0.3  # share of one_cycle's steps
 
+OPTIMISERS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "muon": Muon,
+}
 VALIDATION = "validation_log_likelihood"
 Best = dict[str, Any]
 
 
-def build_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, with a group for each kind of parameter."""
+def build_optimiser(
+    model: nn.Module, config: TrainConfig, sharded: bool = False
+) -> torch.optim.Optimizer:
+    """The optimiser that the settings name, with a group for each kind of parameter.
+
+    ``sharded``: this process keeps the state of its share of the parameters, and steps them for
+    all; the steps are the same.
+    """
     groups, c = parameter_groups(model, config), config
-    match c.optimiser:
-        case "adam":
-            return torch.optim.Adam(groups, c.lr, c.betas, fused=True)
-        case "adamw":
-            decay = c.weight_decay
-            return torch.optim.AdamW(groups, c.lr, c.betas, weight_decay=decay, fused=True)
-        case "sgd":
-            decay = c.weight_decay
-            return torch.optim.SGD(groups, c.lr, c.momentum, weight_decay=decay, fused=True)
-        case "muon":
-            return Muon(groups, c.lr, c.betas, c.momentum, c.weight_decay)
+    settings: dict[str, Any] = {"lr": c.lr}
+    if c.optimiser != "sgd":
+        settings["betas"] = c.betas
+    if c.optimiser in ("sgd", "muon"):
+        settings["momentum"] = c.momentum
+    if c.optimiser != "adam":
+        settings["weight_decay"] = c.weight_decay
+    if c.optimiser != "muon":
+        settings["fused"] = True
+    if sharded:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(groups, OPTIMISERS[c.optimiser], **settings)
+    optimiser: torch.optim.Optimizer = OPTIMISERS[c.optimiser](groups, **settings)
+    return optimiser
 
 
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,16 +72,19 @@ def step_objective(
     indices: Tensor,
     place: Place,
     engine: Engine,
+    part: int = 0,
+    parts: int = 1,
 ) -> StepResult:
-    """Augment a batch, draw all noise, and evaluate the objective.
+    """Augment a batch, draw all noise, and evaluate the objective, or one of ``parts`` that add up.
 
-    With several processes each draws the same noise for the whole batch and takes its share, so
-    that the result is that of one process.
+    With several processes, or parts, each draws the same noise for the whole batch and takes its
+    share, so that the result is that of one process.
     """
     raw = task.inputs(task.train.x[indices], place.draw("augmentation"), engine.dtype)
     if not raw.isfinite().all():
         raise NonFiniteError("the augmented batch")
-    share, weight = engine.share(len(indices))
+    places = torch.arange(len(indices))[part::parts]
+    share, weight = engine.share(places)
     y = received(task.train.y[indices[share]], engine.device)
     weights = task.train.weights_at(indices[share], engine.dtype, engine.device)
     noise = model.draw_noise(place.draw("skr", engine.device))
@@ -90,9 +93,9 @@ def step_objective(
     result = forward(raw[share].to(engine.device), noise)
     num_data, likelihood = task.train.total_weight, model.likelihood
     terms = objective(result, likelihood, y, samples, num_data, weights)
-    if engine.world_size > 1:  # gradients are averaged over processes; their shares may differ
-        expected = terms.expected_log_lik * weight
-        terms = Terms(expected, terms.kl, expected - terms.kl / num_data)
+    if engine.world_size > 1 or parts > 1:  # shares may differ; processes average their gradients
+        expected = terms.expected_log_lik * (weight * len(places) / len(indices))
+        terms = Terms(expected, terms.kl, expected - terms.kl / (num_data * parts))
     hits = likelihood.hits(result.marginals, y)
     zero = terms.total.new_zeros(())
     counts = {
@@ -100,9 +103,21 @@ def step_objective(
         "count": zero + len(y),
         "clamped": sum((result.seen[path] for path in grams_of_layers(model)), zero),
     }
-    if len(indices) < engine.world_size and not engine.is_first:  # all had the same points
+    if len(places) < engine.world_size and not engine.is_first:  # all had the same points
         counts = dict.fromkeys(counts, zero)
     return StepResult(terms, result.kl, counts)
+
+
+def added_up(parts: Sequence[StepResult]) -> StepResult:
+    """The parts of a step as one."""
+    if len(parts) == 1:
+        return parts[0]
+    expected = torch.stack([part.terms.expected_log_lik.detach() for part in parts]).sum()
+    total = torch.stack([part.terms.total.detach() for part in parts]).sum()
+    counts = {
+        name: torch.stack([part.counts[name] for part in parts]).sum() for name in parts[0].counts
+    }
+    return StepResult(Terms(expected, parts[0].terms.kl, total), parts[0].kl, counts)
 
 
 def grams_of_layers(model: Trainable) -> Iterable[str]:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from gramian.train.optimise import (
     lr_factor,
     set_learning_rate_,
 )
-from gramian.train.predict.evaluate import as_numbers, condition_numbers, evaluate
+from gramian.train.predict.evaluate import as_numbers, condition_numbers, evaluate_together
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import (
     CONTINUABLE,
@@ -50,6 +51,7 @@ from gramian.train.step import (
     Place,
     StepResult,
     add_step,
+    added_up,
     batch_indices,
     check_finite,
     epoch_row,
@@ -104,7 +106,7 @@ class Trainer:
         self.writes = engine.is_first and folder is not None
         self.model = predictor.trainable.to(engine.dtype).train()
         self.batch_size = min(config.batch_size, len(task.train))
-        share = math.ceil(self.batch_size / engine.world_size)
+        share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
         set_recomputed_(self.model, share, config)
         self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
@@ -193,8 +195,7 @@ class Trainer:
         try:
             self.optimiser.zero_grad()  # first, so that old gradients take no memory
             with deferred_checks(self.engine.defers_checks):
-                result = self.objective()
-                self.engine.backward(result.terms.loss)
+                result = self.gradients()
             self.check_step(result)
         except NumericalError as error:
             for mean, before in zip(self.model.running_statistics(), means, strict=True):
@@ -216,16 +217,22 @@ class Trainer:
             check_finite(self.model, result.terms)
         except NonFiniteError:
             if self.engine.defers_checks:
-                self.objective()
+                self.gradients()
             raise
 
-    def objective(self) -> StepResult:
-        """The objective at the present step; an error in one process is one in all."""
+    def gradients(self) -> StepResult:
+        """The objective at the present step, and its gradients; an error in one is one in all."""
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
-        return self.engine.together(
-            lambda: step_objective(self.forward, self.model, self.task, indices, place, self.engine)
-        )
+        parts = min(self.config.accumulate, len(indices))
+        here = (self.forward, self.model, self.task, indices, place, self.engine)
+        results = []
+        for part in range(parts):
+            with self.engine.accumulating(more=part + 1 < parts):
+                work = partial(step_objective, *here, part, parts)
+                results.append(self.engine.together(work))
+                self.engine.backward(results[-1].terms.loss)
+        return added_up(results)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate at a step."""
@@ -275,7 +282,7 @@ class Trainer:
         if self.measured is None:
             sets = {"validation": self.task.validation, "test": self.task.test}
             self.measured = {
-                name: evaluate(self.predictor, data)
+                name: evaluate_together(self.predictor, data, self.engine)
                 for name, data in sets.items()
                 if data is not None
             }
@@ -301,6 +308,8 @@ class Trainer:
             )
         self.engine.tear_down(self.model)
         self.model.eval()
+        if self.engine.world_size > 1:
+            self.measure()  # while the processes are together
         if self.folder is not None and self.writes:
             self.predictor.save_pretrained(self.folder.model, self.origin())
 
@@ -316,7 +325,8 @@ class Trainer:
             x = self.task.inputs(self.task.train.x, draw, self.engine.dtype)
             self.model.initialise_(x, draw)
         self.model.to(self.engine.device)
-        optimiser = build_optimiser(self.model, self.config)
+        sharded = self.config.shard_optimiser and self.engine.world_size > 1
+        optimiser = build_optimiser(self.model, self.config, sharded)
         self.forward, self.optimiser = self.engine.set_up(self.model, optimiser)
         if saved is not None:
             self.load_state(saved)
@@ -390,10 +400,10 @@ class Trainer:
         means = [mean.clone() for mean in self.model.running_statistics()]
         best = math.inf
         try:
-            self.engine.backward(self.objective().terms.loss)
+            self.gradients()
             for _ in range(TRIALS):
                 started = time.perf_counter()
-                self.engine.backward(self.objective().terms.loss)
+                self.gradients()
                 best = min(best, time.perf_counter() - started)
         except NumericalError:
             return math.nan  # training will meet it too, and knows what to do
@@ -453,18 +463,21 @@ class Trainer:
         state = self.state()
         if self.config.on_numerical_error == "rollback":
             self.last_saved = copy.deepcopy(state)
-        if self.folder is None or not self.writes:
-            return
+        if self.folder is not None and self.writes:
+            self.write(self.folder, state)
+        self.in_folder = True
+
+    def write(self, folder: RunFolder, state: State) -> None:
+        """A checkpoint, the run's settings with the first one, and its rows of metrics."""
         if self.in_folder or self.resumed:
-            self.folder.checkpoints.save(self.step, state)
+            folder.checkpoints.save(self.step, state)
         if not self.in_folder:
             if self.resumed:
-                self.folder.resume(self.config, self.facts())
+                folder.resume(self.config, self.facts())
             else:
-                self.folder.begin(self.config, self.facts(), self.step, state)
-        self.in_folder = True
+                folder.begin(self.config, self.facts(), self.step, state)
         if self.rows:
-            self.folder.write_metrics(self.rows)
+            folder.write_metrics(self.rows)
 
     def numerical_error(self, error: NumericalError) -> None:
         """Count it; then raise, or go back to the last checkpoint and on with other noise."""

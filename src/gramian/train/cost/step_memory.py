@@ -117,7 +117,7 @@ def layers_to_recompute(model: DKM, batch: int, budget: int) -> frozenset[str]:
             least = present + step_bytes(model, batch, recomputed)
             raise ConfigError(
                 f"a step needs about {least / 1e9:.2f} GB even if every layer is recomputed, but "
-                f"memory is {budget / 1e9:.2f} GB: lower the batch size or the inducing points"
+                f"memory is {budget / 1e9:.2f} GB: raise accumulate, or lower the inducing points"
             )
         recomputed.add(min(left, key=lambda name: peak_bytes(memories, {*recomputed, name})))
     return frozenset(recomputed)

@@ -16,6 +16,7 @@ from gramian.train.data.downloads.store import Bytes
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY = ("L", "1", "LA")
+MOST_PIXELS = 50_000_000  # of one image, before anything is decoded
 DEEP = ("I", "F")  # more than 8 bits per channel; Pillow would clip them, not scale them
 
 
@@ -51,7 +52,11 @@ def _read(path: Path) -> Bytes:
 
 
 def _check_content(path: Path, image: Image.Image) -> None:
-    """Refuse what a conversion to 8 bits would change silently."""
+    """Refuse what a conversion to 8 bits would change silently, and what would fill the memory."""
+    if image.width * image.height > MOST_PIXELS:
+        raise DataError(
+            f"{path} has {image.width}×{image.height} pixels, more than {MOST_PIXELS:,}: resize it"
+        )
     if image.mode.startswith(DEEP):
         raise DataError(
             f"{path} has more than 8 bits per channel (mode {image.mode}): save it with 8 bits"

@@ -12,19 +12,28 @@ from gramian.nn.likelihoods.metrics import Metrics
 from gramian.nn.model import DKM
 from gramian.train.data import Dataset
 from gramian.train.predict.predictor import Predictor
+from gramian.train.runtime.engine import Engine
 
 
 @torch.no_grad()
 def evaluate(predictor: Predictor, data: Dataset, batch_size: int = 256) -> Metrics:
-    """Accumulated metrics; ``as_numbers`` gives them as numbers.
-
-    With several processes each that calls this evaluates all data by itself.
-    """
+    """Accumulated metrics; ``as_numbers`` gives them as numbers."""
     likelihood, samples = predictor.model.likelihood, predictor.samples()
     metrics = likelihood.metrics()
     targets = received(data.y, predictor.device).split(batch_size)
     for q, y in zip(predictor.marginals(data.x, batch_size), targets, strict=True):
         likelihood.add_to_(metrics, q, y, samples)
+    return metrics
+
+
+def evaluate_together(predictor: Predictor, data: Dataset, engine: Engine) -> Metrics:
+    """The same by all processes, each with a share of the data; a numerical error is one in all."""
+    if len(data) < engine.world_size or engine.world_size == 1:
+        return evaluate(predictor, data)
+    share, _ = engine.share(torch.arange(len(data)))
+    metrics = engine.together(lambda: evaluate(predictor, data.subset(share)))
+    for name, value in metrics.sums.items():
+        metrics.sums[name] = engine.sum_(value.to(engine.device))
     return metrics
 
 

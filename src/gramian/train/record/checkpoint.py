@@ -23,11 +23,12 @@ FORMAT = 1
 # Settings that change no result: two runs that differ in these only are the same run.
 FREE = frozenset(
     {"data_dir", "device", "devices", "num_nodes", "memory", "recompute_activations"}
-    | {"checkpoint_minutes", "conditions"}
+    | {"checkpoint_minutes", "conditions", "shard_optimiser"}
 )
 # What a continuation may change as well: from there on it is another run, and says so.
 CONTINUABLE = FREE | {
-    *("max_epochs", "patience", "evaluate_every", "on_numerical_error", "max_numerical_errors")
+    *("max_epochs", "patience", "evaluate_every", "on_numerical_error", "max_numerical_errors"),
+    "accumulate",
 }
 # What the state of a run must hold, and as what.
 STATE: dict[str, type | tuple[type, ...]] = {

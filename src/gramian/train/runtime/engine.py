@@ -28,6 +28,7 @@ from gramian.train.runtime.threads import chosen_by_user
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from lightning_fabric.wrappers import _FabricModule
 
 Forward = Callable[[Tensor, ByPath], DKMResult]
 Precision = Literal["32-true", "64-true", "tf32", "tf32-emulated"]
@@ -59,6 +60,7 @@ class Engine:
     ) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
         self.fabric: Fabric | None = None
+        self.wrapped: _FabricModule | None = None  # the model as the processes share it
         self.device = torch.device(choose_device(device))
         self.rank, self.world_size = 0, 1
         if devices * num_nodes > 1 or "WORLD_SIZE" in os.environ:
@@ -125,6 +127,7 @@ class Engine:
         if self.fabric is None:
             return model, optimiser
         wrapped, optimiser = self.fabric.setup(_Plain(model), optimiser)
+        self.wrapped = wrapped
 
         def forward(x: Tensor, noise: ByPath) -> DKMResult:
             mean, var, kl, seen = wrapped(x, noise)
@@ -185,16 +188,27 @@ class Engine:
             raise next(error for error in errors if error is not None)
         return result
 
-    def share(self, count: int) -> tuple[Tensor, float]:
-        """Places of this process's part of a batch of ``count``, and the part's weight in a mean.
+    def share(self, places: Tensor) -> tuple[Tensor, float]:
+        """This process's share of the places in a batch, and the share's weight in their mean.
 
-        A batch with fewer points than processes is computed as a whole by each of them.
+        Where there are fewer places than processes, each of them computes all.
         """
-        everything = torch.arange(count)
-        if count < self.world_size:
-            return everything, 1.0
-        part = everything[self.rank :: self.world_size]
-        return part, len(part) * self.world_size / count
+        if len(places) < self.world_size:
+            return places, 1.0
+        mine = places[self.rank :: self.world_size]
+        return mine, len(mine) * self.world_size / len(places)
+
+    def accumulating(self, more: bool) -> AbstractContextManager[object]:
+        """The context of one part of a step; if ``more`` are to come, gradients stay here."""
+        if self.wrapped is None or self.fabric is None or self.world_size == 1:
+            return nullcontext()
+        return self.fabric.no_backward_sync(self.wrapped, enabled=more)
+
+    def sum_(self, value: Tensor) -> Tensor:
+        """The sum over the processes, in place of a value."""
+        if self.world_size > 1:
+            dist.all_reduce(value)
+        return value
 
     def connected(self) -> AbstractContextManager[None]:
         """Within this context the end of another process is a ProcessLost."""
