@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1  /p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /make \1  /p' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## train a small convolutional DKM on handwritten digits (one to two minutes)
 	$(BIN)/python examples/digits.py
@@ -18,6 +18,11 @@ check: $(READY)  ## formatting, lint, types, import order, then all tests with c
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test PYTEST_ADDOPTS="--cov --cov-report=term:skip-covered --cov-fail-under=95"
+
+test-slurm: $(READY)  ## a table as jobs on a real Slurm of one node, from Debian's packages (root)
+	command -v slurmctld >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	apt-get install -qq -y --no-install-recommends slurm-wlm munge; } >/dev/null
+	GRAMIAN_SLURM=1 $(BIN)/pytest -n0 -s tests/slurm
 
 clean:  ## remove .venv and everything that tools have left behind
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
@@ -37,5 +42,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 export PYTEST_ADDOPTS
-.PHONY: help demo test check clean browser
+.PHONY: help demo test test-slurm check clean browser
 .DEFAULT_GOAL := help

@@ -77,7 +77,12 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
     parser = train_parser(asked.kind or start.get("kind", "conv"))
     for values in (start, asked.values):
         given = parser.parse_object(values, env=False, defaults=False)
-        parser.set_defaults(dict(given.items()))
+        try:
+            parser.set_defaults(dict(given.items()))
+        except AttributeError as error:  # of a group that is not one
+            raise UsageError(
+                "--config: a name that stands for several options must hold them, or be left out"
+            ) from error
     options = parser.parse_args(asked.words)
     import_modules([*options["import"], *named_modules(options)])
     try:

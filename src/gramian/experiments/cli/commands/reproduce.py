@@ -78,7 +78,23 @@ def reproduce_parser() -> Parser:
         type=Literal["32-true", "64-true", "tf32", "tf32-emulated"] | None,
         help="instead of the scale's own",
     )
-    parser.add_argument("--jobs", type=PositiveInt, default=1, help="processes at a time")
+    parser.add_argument("--jobs", type=PositiveInt, default=1, help="processes, or jobs, at a time")
+    parser.add_argument(
+        "--launcher",
+        type=Literal["here", "slurm", "local"],
+        default="here",
+        help="here: in processes of this program; slurm: each run is a job of an array; local: "
+        "the same on this machine",
+    )
+    parser.add_argument(
+        "--resources",
+        type=dict[str, str | int | float],
+        default={},
+        help="of a job, for submitit: '{timeout_min: 240, gpus_per_node: 1, slurm_partition: gpu}'",
+    )
+    parser.add_argument(
+        "--wait", type=bool, default=True, help="stay until all jobs are done; they need no waiting"
+    )
     parser.add_argument("--output", default="runs/reproduce", help="folder of all reproductions")
     add_common_options(parser)
     return parser
@@ -92,7 +108,13 @@ def run_table(options: Namespace) -> None:
     from gramian.experiments.reproduce.table_runs import run_plans
 
     plans = table_plans(options)
-    run_plans(plans, options.jobs, options.quiet)
+    if options.launcher == "here":
+        run_plans(plans, options.jobs, options.quiet)
+    else:
+        from gramian.experiments.reproduce.launch import Cluster, launch
+
+        cluster = Cluster(options.launcher, options.jobs, options.resources)
+        launch(plans, cluster, options.wait)
     folders = [str(plan.folder) for plan in plans]
     tables = gather([plan.folder for plan in plans]).tables
     (grid,) = precision_grids(tables) or [result_grid(tables[0])]
@@ -141,6 +163,8 @@ def run_conditions(options: Namespace) -> None:
     """Train the toy for each curve, and draw the figure."""
     from gramian.experiments.conditions.sweep_runs import run_figure
 
+    if options.launcher != "here":
+        raise UsageError("--launcher is for tables")
     for name in ("seeds", "seed", "only", "data", "train_size", "batch_size", "precision"):
         if options[name] is not None:
             raise UsageError(f"--{name} is for tables; figures have data and seeds of their own")
