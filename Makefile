@@ -19,6 +19,9 @@ check: $(READY)  ## formatting, lint, types, import order, then all tests with c
 	$(BIN)/lint-imports
 	$(MAKE) test PYTEST_ADDOPTS="--cov --cov-report=term:skip-covered --cov-fail-under=95"
 
+test-gpu: $(READY)  ## on a machine with a GPU: parity there, precisions, a resumed run, two processes
+	GRAMIAN_TEST_DEVICE=cuda $(BIN)/pytest -n0 tests/parity tests/test_cuda.py
+
 test-slurm: $(READY)  ## a table as jobs on a real Slurm of one node, from Debian's packages (root)
 	command -v slurmctld >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	apt-get install -qq -y --no-install-recommends slurm-wlm munge; } >/dev/null
@@ -42,5 +45,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 export PYTEST_ADDOPTS
-.PHONY: help demo test test-slurm check clean browser
+.PHONY: help demo test test-gpu test-slurm check clean browser
 .DEFAULT_GOAL := help

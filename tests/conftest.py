@@ -11,6 +11,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+if "GRAMIAN_TEST_DEVICE" in os.environ:  # make test-gpu: the parity tests on another device
+    torch.set_default_device(os.environ["GRAMIAN_TEST_DEVICE"])
 settings.register_profile("gramian", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("gramian")
 

@@ -83,6 +83,22 @@ def test_passes_are_what_is_read_and_written():
         assert (trace.operations, trace.pass_bytes, trace.product_flops) == (0, 0, 0)
 
 
+def test_compiled_chains_are_one_pass():
+    """A chain reads what it is given and writes what lives on; a product or a sum ends it."""
+    with traced(fused_from=1000) as trace:
+        x, y, small = torch.empty(10, 100), torch.empty(10, 100), torch.empty(10, 10)
+        trace.reset()
+        z = (x * y).exp().mul_(2)
+        trace.end_kernel()
+        assert trace.pass_bytes == 3 * 4000  # x, y and z
+        z.add_(1)
+        total = (z * x).sum(1)
+        assert trace.pass_bytes == 3 * 4000 + 3 * 4000 + 40  # z, x; z and the sums
+        small.add_(1)  # by itself
+        assert trace.pass_bytes == 6 * 4000 + 40 + 2 * 400
+        del total
+
+
 def test_a_traced_step_has_the_flops_that_are_counted():
     """Of products and solves; ``test_flops.py`` has the formulas."""
     cost = network_step(SMALL, 4)
@@ -225,6 +241,7 @@ def check_seconds(paper):
         < published["ours_at_published_rate_seconds"]
     )
     assert seconds["plain"]["total"] < seconds["checkpointed"]["total"] < 260
+    assert seconds["compiled"]["total"] < 115 < seconds["plain"]["total"]
     run_seconds = 1200 * seconds["plain"]["total"]
     assert paper["run"]["seconds"]["plain"] == pytest.approx(run_seconds)
     assert paper["run"]["all_seeds_seconds"]["plain"] == pytest.approx(4 * run_seconds)

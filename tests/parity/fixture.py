@@ -27,7 +27,7 @@ def names(start: str) -> list[str]:
 
 def load(name: str) -> Arrays:
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as arrays:
-        return {key: torch.from_numpy(np.asarray(arrays[key])) for key in arrays.files}
+        return {key: torch.tensor(arrays[key]) for key in arrays.files}  # on the tests' device
 
 
 def blocks(arrays: Arrays, prefix: str) -> GramBlocks:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+
 _DEFERRED = ContextVar("checks are deferred", default=False)
 
 
@@ -125,5 +127,5 @@ def deferred_checks(deferred: bool = True) -> Iterator[None]:
 
 
 def checks_are_deferred() -> bool:
-    """Whether this is inside ``deferred_checks``."""
-    return _DEFERRED.get()
+    """Whether this is inside ``deferred_checks``, or compiled: such code asks for no numbers."""
+    return torch.compiler.is_compiling() or _DEFERRED.get()

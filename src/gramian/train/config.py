@@ -91,6 +91,8 @@ class TrainConfig:
         accumulate: parts of a batch, computed one after the other to save memory. The step is that
             of the whole batch, but for normalisations, which take the means of a part.
         shard_optimiser: each process keeps a share of the optimiser's state, and the same steps.
+        compile: let PyTorch compile the data's way through each layer: fewer passes over memory on
+            a GPU, after a minute or more; results differ by rounding.
         recompute_activations: compute every layer again in the backward pass: least memory, more
             time, same gradients.
         memory: what a step may take in all, such as 3.9GB: recompute the layers that this needs.
@@ -132,6 +134,7 @@ class TrainConfig:
     num_nodes: int = 1
     accumulate: int = 1
     shard_optimiser: bool = False
+    compile: bool = False
     recompute_activations: bool = False
     memory: str | None = None
     on_numerical_error: Literal["raise", "skip", "rollback"] = "raise"

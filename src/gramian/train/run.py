@@ -28,7 +28,12 @@ def prepare(
     """Data (unless ``task`` has them), engine and an untrained model."""
     task = task or load_task(config)
     engine = Engine(
-        config.device, config.devices, config.num_nodes, config.precision, owns_process=True
+        config.device,
+        config.devices,
+        config.num_nodes,
+        config.precision,
+        config.compile,
+        owns_process=True,
     )
     predictor = untrained(config.model, task.train, task.scaler)
     trainer = NaturalTrainer if config.natural else Trainer

@@ -42,6 +42,7 @@ from gramian.train.record.checkpoint import (
 from gramian.train.record.files import in_one_line
 from gramian.train.record.progress import ProgressView
 from gramian.train.record.run_folder import Row, RunFolder, check_same_data, environment
+from gramian.train.runtime.compiled import as_written
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
 from gramian.train.runtime.seeds import generator
@@ -217,7 +218,8 @@ class Trainer:
             check_finite(self.model, result.terms)
         except NonFiniteError:
             if self.engine.defers_checks:
-                self.gradients()
+                with as_written():
+                    self.gradients()
             raise
 
     def gradients(self) -> StepResult:

@@ -8,7 +8,12 @@ from typing import Any
 
 from gramian.train.cost.expectation import duration
 
-MODELS = {"plain": "DKM", "checkpointed": "checkpointed", "network": "network"}
+MODELS = {
+    "plain": "DKM",
+    "compiled": "compiled",
+    "checkpointed": "checkpointed",
+    "network": "network",
+}
 MEMORY = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -23,13 +28,13 @@ SECONDS = {
     "solves": "factorisations, solves",
     "passes": "passes over memory",
     "waiting": "waiting for the host",
-    "noise": "noise drawn on the host",
+    "noise": "noise drawn on the device",
 }
 LEFT_OUT = (
     "Left out: evaluations, reading and augmenting images, libraries' workspaces, gaps between "
     "tensors. A last, smaller batch counts by its images."
 )
-LABEL, CELL, WIDTH = 34, 14, 100
+LABEL, CELL, WIDTH = 34, 13, 100
 Form = Callable[[float], str]
 
 

@@ -47,7 +47,7 @@ class Rates:
     bandwidth: float = 1.555e12
     bandwidth_share: float = 0.85
     starts: float = 1e5
-    normals: float = 1e8
+    normals: float = 5e10
 
     def step_seconds(self, cost: StepCost) -> Seconds:
         """Of one step."""
@@ -75,7 +75,6 @@ REASONS = {
     "bandwidth_share": "of that, sustained: assumed; plain copies reach about 0.9",
     "starts": "operations that Python starts a second: assumed; they overlap with the device's "
     "work",
-    "normals": "random numbers a second that the host draws in one thread, before the device's "
-    "work: assumed",
+    "normals": "random numbers a second that the device draws: assumed, a fifth of its bandwidth",
 }
 """Why each rate of ``Rates`` is what it is."""

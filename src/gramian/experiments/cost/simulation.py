@@ -35,6 +35,7 @@ def simulate(scale: str) -> Result:
     batch, images = config.batch_size, num_images(config)
     costs = {
         "plain": dkm_step(model, batch, recompute=False),
+        "compiled": dkm_step(model, batch, recompute=False, compiled=True),
         "checkpointed": dkm_step(model, batch, recompute=True),
         "network": network_step(model, batch),
     }

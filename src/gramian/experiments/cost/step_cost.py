@@ -46,7 +46,7 @@ class StepCost:
     solve_flops: int  # Cholesky factors and triangular solves
     pass_bytes: int  # read and written by all other operations and by Adam
     operations: int
-    normals: int  # random numbers that the host draws
+    normals: int  # random numbers that the device draws
     memory: Memory
 
     @property
@@ -55,12 +55,15 @@ class StepCost:
         return self.product_flops + self.solve_flops
 
 
-def dkm_step(config: ConvDKMConfig, batch: int, *, recompute: bool) -> StepCost:
+def dkm_step(
+    config: ConvDKMConfig, batch: int, *, recompute: bool, compiled: bool = False
+) -> StepCost:
     """A step of ``train.trainer``; ``recompute`` is activation checkpointing in every layer.
 
-    As there, the last step's gradients are freed after the forward pass.
+    As there, the last step's gradients are freed after the forward pass. ``compiled``: the data's
+    way, whose tensors are larger than any of the inducing chain, is compiled.
     """
-    with traced() as trace:
+    with traced(max(config.num_inducing) ** 2 + 1 if compiled else None) as trace:
         model = ConvDKM.from_config(config)
         model.recomputed = frozenset(model.layers if recompute else ())
         state = _optimiser_state(model)
@@ -83,6 +86,7 @@ def dkm_step(config: ConvDKMConfig, batch: int, *, recompute: bool) -> StepCost:
         model.zero_grad()
         terms.loss.backward()
         check_finite(model, terms)
+        trace.end_kernel()
         kept = after_chain - start, after_data - after_chain
         estimate = _bytes(model.parameters()) + step_bytes(model, batch, model.recomputed)
         return _cost(trace, model, normals, _memory(trace, model, state, kept, estimate))

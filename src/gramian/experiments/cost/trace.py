@@ -4,7 +4,9 @@ On the device ``meta`` a tensor has a shape and no values. All operations of a t
 happen, in the order they would have on a GPU, and are counted here as they pass by:
 
 - FLOPs, by ``cost.flops``, those of factorisations and triangular solves apart;
-- the bytes that all other operations read and write, each by itself: nothing is fused;
+- the bytes that all other operations read and write, each by itself; or, where code is compiled,
+  those of a kernel for each chain of element-wise operations and the sums at its end, which reads
+  what comes from elsewhere and writes what lives on;
 - the bytes of all tensors that exist, and the most there were: a storage counts from the operation
   that makes it until nothing refers to it. Workspaces of libraries and gaps between tensors, which
   a real allocator has too, are not seen.
@@ -32,14 +34,20 @@ SOLVES = {aten.linalg_cholesky_ex, aten.linalg_solve_triangular}
 VECTOR_PRODUCTS = {aten.mv, aten.addmv, aten.addmv_, aten.dot}
 """Products whose time is that of reading the matrix."""
 
+SUMS = {aten.sum, aten.mean, aten.linalg_vector_norm, aten.mv, aten.addmv, aten.addmv_}
+"""What a compiler fuses with the element-wise operations before it."""
+
 ALLOCATIONS = {aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided}
 
 
 class Trace(TorchDispatchMode):
     """Counts while it is entered; ``traced`` enters it together with all that it needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused_from: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.fused_from = fused_from  # entries of a tensor, from which on its operations are fused
+        self._read: dict[int, int] = {}  # bytes by storage, of the kernel under way
+        self._written: dict[int, int] = {}
         self.operations = 0  # that do something: views and allocations do not
         self.pass_bytes = 0  # read and written by all but products, convolutions and solves
         self.live_bytes = 0
@@ -60,6 +68,7 @@ class Trace(TorchDispatchMode):
 
     def reset(self) -> None:
         """Count from here on; what is live stays live."""
+        self._read, self._written = {}, {}
         self.operations = self.pass_bytes = 0
         self.peak_bytes = self.live_bytes
         self._flops.clear()
@@ -79,9 +88,38 @@ class Trace(TorchDispatchMode):
         made = [self._note(tensor) for tensor in results]
         if packet not in ALLOCATIONS and (any(made) or func._schema.is_mutable):
             self.operations += 1
-            if packet in VECTOR_PRODUCTS or formula is None:
-                self.pass_bytes += sum(map(_bytes, [*_tensors((args, kwargs)), *results]))
+            operands = _tensors((args, kwargs))
+            if packet not in VECTOR_PRODUCTS and formula is not None:
+                self.end_kernel()
+            elif self._is_fused(func, [*operands, *results]):
+                self._add_to_kernel(operands, results, func)
+            else:
+                self.pass_bytes += sum(map(_bytes, [*operands, *results]))
         return result
+
+    def end_kernel(self) -> None:
+        """Count what the fused kernel under way has read, and of what it has made, what lives."""
+        self.pass_bytes += sum(self._read.values())
+        self.pass_bytes += sum(size for at, size in self._written.items() if at in self._sizes)
+        self._read, self._written = {}, {}
+
+    def _is_fused(self, func: Any, tensors: list[Tensor]) -> bool:
+        """Element-wise operations on large tensors, and sums over them."""
+        if self.fused_from is None or max(t.numel() for t in tensors) < self.fused_from:
+            return False
+        return torch.Tag.pointwise in func.tags or func._overloadpacket in SUMS
+
+    def _add_to_kernel(self, operands: list[Tensor], results: list[Tensor], func: Any) -> None:
+        new = {t.untyped_storage()._cdata for t in results}
+        for tensor in operands:
+            at = tensor.untyped_storage()._cdata
+            if at not in self._written and at not in new:
+                self._read[at] = max(self._read.get(at, 0), _bytes(tensor))
+        for tensor in results:
+            at = tensor.untyped_storage()._cdata
+            self._written[at] = max(self._written.get(at, 0), _bytes(tensor))
+        if func._overloadpacket in SUMS:
+            self.end_kernel()
 
     def _note(self, tensor: Tensor) -> bool:
         """Count a tensor's storage from now on; False if it is counted already."""
@@ -100,9 +138,13 @@ class Trace(TorchDispatchMode):
 
 
 @contextmanager
-def traced() -> Iterator[Trace]:
-    """Tensors made inside have no storage, and what happens to them is counted."""
-    trace = Trace()
+def traced(fused_from: int | None = None) -> Iterator[Trace]:
+    """Tensors made inside have no storage, and what happens to them is counted.
+
+    With ``fused_from``, chains of element-wise operations on tensors of so many entries are counted
+    as one kernel, as compiled code has it.
+    """
+    trace = Trace(fused_from)
     with torch.device("meta"), Healthy(), trace:
         yield trace
 

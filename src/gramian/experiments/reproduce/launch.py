@@ -22,7 +22,7 @@ from gramian.experiments.reproduce.plan import Plan, PlannedRun
 from gramian.experiments.reproduce.table_runs import left_to_do, run_one
 from gramian.train.config import ConfigError
 from gramian.train.record.files import in_one_line, write_json_atomically
-from gramian.train.runtime.signals import Stopped
+from gramian.train.runtime.signals import Stopped, StopSignals
 
 Launcher = Literal["slurm", "local"]
 FOLDER, RECORD = "jobs", "jobs.json"
@@ -126,30 +126,46 @@ def launch(plans: Sequence[Plan], cluster: Cluster, wait: bool = True) -> None:
         plan.write()
     jobs = {id_: name for plan in plans for name, id_ in _jobs_of(plan).items()}
     attempts: Counter[str] = Counter()
-    while True:
-        alive = cluster.alive(jobs)
-        busy = {jobs[id_] for id_ in alive}
-        room = cluster.at_a_time - len(alive) if cluster.launcher == "local" else None
-        for plan in plans:
-            left = [run for run in left_to_do(plan) if _place(run) not in busy][:room]
-            attempts.update(map(_place, left))
-            for run in left:
-                if attempts[_place(run)] > ATTEMPTS:
-                    raise LaunchError(
-                        f"{run.name} has ended {ATTEMPTS} times without a result: see "
-                        f"{plan.folder / FOLDER}"
-                    )
-            if left:
-                ids = cluster.submit(left, plan.folder / FOLDER)
-                names = dict(zip(map(_place, left), ids, strict=True))
-                write_json_atomically(plan.folder / FOLDER / RECORD, _jobs_of(plan) | names)
-                jobs |= {id_: name for name, id_ in names.items()}
-                alive |= set(names.values())
-                room = None if room is None else room - len(left)
-        if not alive or not wait:
-            return
-        while len(cluster.alive(alive)) == len(alive):
-            time.sleep(SECONDS)
+    with StopSignals() as stop:
+        while True:
+            alive = cluster.alive(jobs)
+            jobs |= submit_missing(plans, cluster, {jobs[id_] for id_ in alive}, attempts)
+            alive = cluster.alive(jobs)
+            if not alive or not wait:
+                return
+            while len(cluster.alive(alive)) == len(alive):
+                time.sleep(SECONDS)
+                if stop.received is not None:
+                    if cluster.launcher == "slurm":
+                        log.info("the jobs go on; the same command finds them")
+                    raise Stopped(stop.received)
+
+
+def submit_missing(
+    plans: Sequence[Plan], cluster: Cluster, busy: Collection[str], attempts: Counter[str]
+) -> dict[str, str]:
+    """Submit the runs that have neither a result nor a job; the new jobs, and of which run each is.
+
+    A cluster has a queue, this machine has none: here only as many are started as may run.
+    """
+    room = cluster.at_a_time - len(busy) if cluster.launcher == "local" else None
+    new: dict[str, str] = {}
+    for plan in plans:
+        left = [run for run in left_to_do(plan) if _place(run) not in busy][:room]
+        for run in left:
+            attempts[_place(run)] += 1
+            if attempts[_place(run)] > ATTEMPTS:
+                raise LaunchError(
+                    f"{run.name} has ended {ATTEMPTS} times without a result: see "
+                    f"{plan.folder / FOLDER}"
+                )
+        if left:
+            ids = cluster.submit(left, plan.folder / FOLDER)
+            names = dict(zip(map(_place, left), ids, strict=True))
+            write_json_atomically(plan.folder / FOLDER / RECORD, _jobs_of(plan) | names)
+            new |= {id_: name for name, id_ in names.items()}
+            room = None if room is None else room - len(left)
+    return new
 
 
 def _place(run: PlannedRun) -> str:

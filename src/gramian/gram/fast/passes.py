@@ -37,6 +37,13 @@ def row_blocks(matrix: Float[Tensor, "N P"]) -> Iterator[slice]:
         yield slice(start, start + rows)
 
 
+def _empty_like(matrix: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
+    """To be written into: compiled code can do that row by row only."""
+    compiled = torch.compiler.is_compiling()
+    layout = torch.contiguous_format if compiled else torch.preserve_format
+    return torch.empty_like(matrix, memory_format=layout)
+
+
 def squared_norms(rows: Float[Tensor, "N P"]) -> Float[Tensor, " N"]:
     """|x|² of each row, without writing the squares."""
     return torch.linalg.vector_norm(rows, dim=1).square_()
@@ -75,7 +82,7 @@ def gaussian_rows(
 ) -> Float[Tensor, "N P"]:
     """root ∘ exp(r q ∘ c) ∘ column + b, by rows and columns."""
     log_root, r = root.log()[:, None], r[:, None]
-    K = torch.empty_like(c)
+    K = _empty_like(c)
     for rows in row_blocks(c):
         k = torch.mul(c[rows], r[rows], out=K[rows])
         torch.addcmul(log_root[rows], k, q, out=k).exp_()
@@ -97,7 +104,7 @@ class _NormalizedGaussian(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
         c, K, r, q, w, b, beta = ctx.saved_tensors
-        dc, sums, steep = torch.empty_like(c), torch.empty_like(r), beta * q
+        dc, sums, steep = _empty_like(c), torch.empty_like(r), beta * q
         ones, rows_of_ones = torch.ones_like(q), torch.ones_like(r)
         sum_T, column_sums, db = w.new_zeros(()), torch.zeros_like(q), w.new_zeros(())
         for rows in row_blocks(c):
@@ -141,7 +148,7 @@ class _Project(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dU: Tensor, de: Tensor) -> tuple[Tensor, Tensor, None]:
         X, R, U = ctx.saved_tensors
-        dX, dR = torch.empty_like(X), torch.zeros_like(R)
+        dX, dR = _empty_like(X), torch.zeros_like(R)
         twice, minus_twice = 2 * de[:, None], -2 * de[:, None]
         for rows in row_blocks(X):
             Z = torch.addcmul(dU[rows], U[rows], twice[rows])
@@ -197,7 +204,7 @@ class _Cross(torch.autograd.Function):
     def backward(ctx: Any, dG: Tensor) -> tuple[Tensor | None, ...]:
         U, W, tail = ctx.saved_tensors
         gamma = W.shape[1]
-        dU, dW = torch.empty_like(U), torch.zeros_like(W)
+        dU, dW = _empty_like(U), torch.zeros_like(W)
         dtail = None if tail is None else W.new_zeros(len(W))
         for rows in row_blocks(dG):
             d, u, du = dG[rows], U[rows], dU[rows]

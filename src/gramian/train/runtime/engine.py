@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -20,6 +20,7 @@ from gramian.gram.errors import NumericalError
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.steps.norm import GramNorm, mean_over_batch
 from gramian.train.config import ConfigError
+from gramian.train.runtime.compiled import compile_, compiling, undo_compile_
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
 from gramian.train.runtime.processes import leave, noticing_lost, start_processes
@@ -45,6 +46,7 @@ class Engine:
         precision: ``32-true``, ``64-true``, or ``tf32``: float32 whose matrix products and
             convolutions round their inputs to 10 mantissa bits, on CUDA. ``tf32-emulated`` does
             the same on any device, slowly.
+        compile: whether the data's way through each layer is compiled.
         owns_process: whether the run may change what belongs to the whole process, for speed:
             freed memory is reused, and the number of threads is chosen by trial. Only the program
             says so.
@@ -56,6 +58,7 @@ class Engine:
         devices: int = 1,
         num_nodes: int = 1,
         precision: Precision = "32-true",
+        compile: bool = False,
         owns_process: bool = False,
     ) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
@@ -74,8 +77,8 @@ class Engine:
             raise ConfigError(
                 f"precision {precision} needs PyTorch 2.9, this is {torch.__version__}"
             )
-        self.precision, self.owns_process = precision, owns_process
-        self.defers_checks = self.device.type == "cuda"  # each would make the host wait
+        self.precision, self.compile, self.owns_process = precision, compile, owns_process
+        self.defers_checks = compile or self.device.type == "cuda"  # each would make it wait
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
 
     def _join(self, device: str, devices: int, num_nodes: int) -> None:
@@ -107,9 +110,13 @@ class Engine:
         return self.rank == 0
 
     def arithmetic(self) -> AbstractContextManager[object]:
-        """The context of all that a run computes; only an emulated precision needs one."""
-        is_emulated = self.precision == "tf32-emulated"
-        return emulate_tf32(self.device.type) if is_emulated else nullcontext()
+        """The context of all that a run computes."""
+        context = ExitStack()
+        if self.precision == "tf32-emulated":
+            context.enter_context(emulate_tf32(self.device.type))
+        if self.compile:
+            context.enter_context(compiling())
+        return context
 
     def set_up(
         self, model: Trainable, optimiser: torch.optim.Optimizer
@@ -124,6 +131,8 @@ class Engine:
             for module in model.modules():
                 if isinstance(module, GramNorm):
                     module.batch_mean = mean_over_processes
+        if self.compile:
+            compile_(model, whole=self.world_size == 1)
         if self.fabric is None:
             return model, optimiser
         wrapped, optimiser = self.fabric.setup(_Plain(model), optimiser)
@@ -142,7 +151,8 @@ class Engine:
         return (1, present) if mine and present > 1 and not chosen_by_user() else (present,)
 
     def tear_down(self, model: Trainable) -> None:
-        """From now on each process is by itself again."""
+        """From now on each process is by itself again, and nothing is compiled."""
+        undo_compile_(model)
         for module in model.modules():
             if isinstance(module, GramNorm):
                 module.batch_mean = mean_over_batch
