@@ -162,6 +162,7 @@ class Loader:
     refused: int = 0
     longest: float = 0.0
     messages: set[str] = field(default_factory=set)
+    failing: Any = None
 
 
 def npz(**arrays: Any) -> bytes:
@@ -463,7 +464,11 @@ def fuzz(loader: Loader, count: int, seed: int) -> None:
     )  # fmt: skip
     @given(loader.files)
     def each(content: Any) -> None:
-        try_one(loader, content)
+        try:
+            try_one(loader, content)
+        except BaseException:
+            loader.failing = content  # the last one is the smallest
+            raise
 
     from hypothesis import seed as with_seed
 
@@ -495,7 +500,7 @@ def main() -> int:
                 for each in found:
                     print(f"\n{name}: {type(each).__name__}: {str(each)[:500]}")
                     print("".join(traceback.format_tb(each.__traceback__)[-4:]))
-                    print("\n".join(getattr(each, "__notes__", []))[:1500], flush=True)
+                    print(repr(loader.failing)[:1500], repr(each.__cause__), flush=True)
             total = loader.accepted + loader.refused
             cells = [name, total, loader.accepted, loader.refused, len(loader.messages)]
             print(f"| {' | '.join(map(str, cells))} | {loader.longest:.2f} s |", flush=True)

@@ -16,7 +16,7 @@ from gramian.train.data.downloads.store import Bytes
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY = ("L", "1", "LA")
-MOST_PIXELS = 50_000_000  # of one image, before anything is decoded
+MOST_PIXELS = 30_000_000  # of one image, before anything is decoded
 DEEP = ("I", "F")  # more than 8 bits per channel; Pillow would clip them, not scale them
 
 
