@@ -354,6 +354,12 @@ def test_the_kind_of_model_comes_from_the_same_places(tmp_path, monkeypatch):
     assert peek(["--config", str(path), "--kind", "conv"]).kind == "conv"
 
 
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -369,6 +375,9 @@ def test_the_kind_of_model_comes_from_the_same_places(tmp_path, monkeypatch):
         ("kind: [conv]", "kind"),
         ("data: 3", "data"),
         ("preset: [digits]", "preset"),
+        ("lr: 0.1\nlr_factors:\n", "must hold them, or be left out"),
+        ("a: &a [x, *a]", "stands for 1e+18 values"),
+        (BOMB, "stands for 4.9e+08 values"),
     ],
 )
 def test_a_file_that_holds_no_options(capsys, tmp_path, text, message):

@@ -555,6 +555,8 @@ def test_no_results(tmp_path):
         ("headline/seed1/metrics.jsonl", '{"epoch": 1}\n{"ep', "line 2 is damaged"),
         ("headline/seed1/metrics.jsonl", "{}\n", "line 1 is damaged: no epoch"),
         ("headline/seed1/env.json", "\0", "is damaged"),
+        ("headline/seed1/metrics.jsonl", '{"epoch": "1"}\n', "epoch is no number"),
+        ("headline/seed1/result.json", '{"metrics": null}', "no complete test metrics"),
         ("no_taylor/seed2/failure.json", "{}", "in which epoch"),
     ],
 )

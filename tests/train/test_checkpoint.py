@@ -11,6 +11,7 @@ from gramian.train.record.checkpoint import (
     CheckpointError,
     CheckpointFolder,
     check_same_settings,
+    check_state,
     differences,
     digest,
     load,
@@ -137,3 +138,24 @@ def test_a_setting_that_was_not_there_yet_had_its_default():
     now["flip"], now["model"]["skr"]["jitter"] = True, 0.5
     expected = ["flip: False → True", "model.skr.jitter: 0.1 → 0.5"]
     assert sorted(differences(before, now, ())) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": None}, "has a strange step"),
+        ({"rows": {}}, "has a strange rows"),
+        ({"config": {"lr": torch.zeros(2)}}, "has a strange config"),
+    ],
+)
+def test_a_state_with_something_else_in_it_is_refused_by_name(change, message):
+    state = dict.fromkeys(("step", "attempt", "num_errors"), 0)
+    state |= {"model": {}, "optimiser": {}, "sums": {}, "config": {}, "rows": [], "best": None}
+    check_state(state)
+    with pytest.raises(CheckpointError, match=message):
+        check_state(state | change)
+
+
+def test_settings_of_no_kind_of_model_are_damaged():
+    with pytest.raises(CheckpointError, match="the settings are damaged"):
+        differences({"kind": "graph"}, {}, ())

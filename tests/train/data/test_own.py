@@ -149,13 +149,15 @@ def test_an_unreadable_image_is_named(folder, cut):
     refuse(folder, r"dog/3\.png cannot be read as an image")
 
 
-def test_images_that_would_be_changed_silently(folder):
+def test_images_that_would_be_changed_silently_or_fill_the_memory(folder, monkeypatch):
     deep = Image.fromarray(DRAW.integers(0, 60000, (4, 6), dtype=np.uint16))
     write(folder / "cat" / "3.png", deep)
     refuse(folder, r"cat/3\.png has more than 8 bits")
     (folder / "cat" / "3.png").unlink()
     write(folder / "cat" / "3.gif", picture(), save_all=True, append_images=[picture()])
     refuse(folder, r"cat/3\.gif holds 2 images")
+    monkeypatch.setattr("gramian.train.data.images.MOST_PIXELS", 20)
+    refuse(folder, r"has 6×4 pixels, more than 20: resize it")
 
 
 def test_folders_that_are_not_as_described(folder, tmp_path_factory):
