@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gramian.train.data.downloads.store import Bytes
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY = ("L", "1", "LA")
 MOST_PIXELS = 30_000_000  # of one image, before anything is decoded
+MOST_BYTES = 200_000_000  # of one file
 DEEP = ("I", "F")  # more than 8 bits per channel; Pillow would clip them, not scale them
 
 
@@ -37,8 +39,11 @@ def _read(path: Path) -> Bytes:
     """One image, [C, H, W], turned upright as its camera recorded it."""
     if not path.is_file():
         raise DataMissingError(f"there is no image file {path}")
+    if path.stat().st_size > MOST_BYTES:
+        raise DataError(f"{path} has more than {MOST_BYTES:,} bytes: too many for an image")
     try:
-        with Image.open(path) as image:
+        # From memory: a damaged length in a file would ask it for gigabytes.
+        with Image.open(io.BytesIO(path.read_bytes())) as image:
             _check_content(path, image)
             upright = ImageOps.exif_transpose(image)
             if image.mode == "P":
