@@ -128,9 +128,9 @@ def say(*what: object) -> None:
 
 
 def test_jobs_of_a_slurm_array_survive_a_signal_and_a_kill(slurm, tmp_path, undisturbed):
-    epochs = 25
+    epochs = 60
     process = reproduce(tmp_path, epochs)
-    run = wait_for(tmp_path, "headline", 3, process)
+    wait_for(tmp_path, "headline", 3, process)
     (record,) = tmp_path.glob("*/jobs/jobs.json")
     jobs = {Path(path).parent.name: id_ for path, id_ in json.loads(record.read_text()).items()}
     say("submitted", jobs, queue())
@@ -141,35 +141,39 @@ def test_jobs_of_a_slurm_array_survive_a_signal_and_a_kill(slurm, tmp_path, undi
     say("the command was interrupted, the jobs go on:", queue())
     process = reproduce(tmp_path, epochs)
 
-    wait_for(tmp_path, "no_skr", 2, process)
-    victims = [
-        child
-        for child in psutil.process_iter(["cmdline", "environ"])
-        if "submitit.core._submit" in (child.info["cmdline"] or [])
-        and (child.info["environ"] or {}).get("SLURM_ARRAY_TASK_ID") == jobs["no_skr"].split("_")[1]
-    ]
-    assert victims
-    for victim in victims:
-        victim.kill()
-    say("no_skr was killed", queue())
-
-    before = len((run / "metrics.jsonl").read_text().splitlines())
     subprocess.run(["scancel", "--signal=USR2", jobs["headline"]], check=True)  # as at its limit
     while queue().get(jobs["headline"]) != "PENDING":
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    say("headline was told in epoch", before, "that its time is over", queue())
+    before = epochs_done(tmp_path)
+    say("headline was told in epoch", before, "that its time is over, and is queued again", queue())
     again = ["scontrol", "update", f"JobId={jobs['headline']}", "StartTime=now"]
     subprocess.run(again, check=True)  # Slurm would wait two minutes
-    wait_for(tmp_path, "headline", before + 1, process)
-    say("headline is back", queue())
+    wait_for(tmp_path, "headline", before + 2, process)
+    say("headline is back, in epoch", epochs_done(tmp_path), queue())
+
+    victims = [
+        child
+        for child in psutil.process_iter(["cmdline", "environ"])
+        if "submitit.core._submit" in (child.info["cmdline"] or [])
+        and (child.info["environ"] or {}).get("SLURM_ARRAY_TASK_ID")
+        == jobs["headline"].split("_")[1]
+    ]
+    assert victims
+    for victim in victims:
+        victim.kill()
+    say("headline was killed, in epoch", epochs_done(tmp_path), queue())
 
     _, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
-    assert "headline, seed 0: job" not in err  # found in the queue, and not submitted twice
-    assert err.count("no_skr, seed 0: job") == 1  # submitted anew
-    logs = "".join(path.read_text() for path in record.parent.glob("*_log.out"))
-    logs += "".join(path.read_text() for path in record.parent.glob("*_log.err"))
+    assert err.count("headline, seed 0: job") == 1  # submitted anew, but not while it was queued
+    assert "no_skr, seed 0: job" not in err
+    logs = "".join(path.read_text() for path in record.parent.glob("*_log.*"))
     assert "Requeued job" in logs
     assert results(tmp_path) == undisturbed(epochs)
     say("done, the same results as undisturbed:", results(tmp_path))
+
+
+def epochs_done(folder: Path) -> int:
+    (path,) = folder.glob("*/headline/seed0/metrics.jsonl")
+    return len(path.read_text().splitlines())
