@@ -322,14 +322,14 @@ def test_half_written_files_of_dead_writers_are_removed(tmp_path):
 
 def test_the_test_set_is_evaluated_once_for_result_and_plots(tmp_path, monkeypatch):
     calls = []
-    for module in (trainer_module, run_plots):
-        evaluate = module.evaluate
+    for module, name in ((trainer_module, "evaluate_together"), (run_plots, "evaluate")):
+        evaluate = getattr(module, name)
 
         def counted(*values, evaluate=evaluate):
             calls.append(time.perf_counter())
             return evaluate(*values)
 
-        monkeypatch.setattr(module, "evaluate", counted)
+        monkeypatch.setattr(module, name, counted)
     words = [*TRAIN, str(tmp_path), "--quiet", "--max_epochs", "1", "--plots", "true"]
     assert main([*words, "--estimate_statistics", "false"]) == 0
     assert len(calls) == 1  # for the last epoch, the result and the plots
