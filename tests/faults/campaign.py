@@ -30,6 +30,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -358,24 +359,14 @@ def nan_batch(case: Case) -> str:
     return f"step {step}"
 
 
-def nan_batch_skipped(case: Case) -> str:
-    """A batch of NaN is left out, also by a run that is killed and goes on."""
-    case.words, case.reference = SKIP, "skipped"
+def nan_batch_survived(case: Case, words: list[str], reference: str) -> str:
+    """A batch of NaN does not end this run, a signal does, and it goes on."""
+    case.words, case.reference = words, reference
     program = case.launch(lambda: spoil(4))
     case.wait_for_steps(program, case.chance.randrange(6, EPOCHS * STEPS))
     program.send(signal.SIGKILL)
     expect(program.end()[0], {0, -signal.SIGKILL}, "")
-    return "skipped, then killed"
-
-
-def nan_batch_rolled_back(case: Case) -> str:
-    """After a batch of NaN the run goes back, draws other noise, and can be killed too."""
-    case.words, case.reference = ROLLBACK, "rolled back"
-    program = case.launch(lambda: spoil(4))
-    case.wait_for_steps(program, case.chance.randrange(6, EPOCHS * STEPS))
-    program.send(signal.SIGKILL)
-    expect(program.end()[0], {0, -signal.SIGKILL}, "")
-    return "rolled back, then killed"
+    return f"{reference}, then killed"
 
 
 def two_writers(case: Case) -> str:
@@ -479,8 +470,11 @@ FAULTS: dict[str, tuple[Callable[[Case], str], int]] = {  # and how many of 50
     "all checkpoints damaged": (damaged_checkpoints, 1),
     "model damaged": (damaged_model, 4),
     "batch of NaN": (nan_batch, 2),
-    "batch of NaN, skip": (nan_batch_skipped, 1),
-    "batch of NaN, rollback": (nan_batch_rolled_back, 1),
+    "batch of NaN, skip": (partial(nan_batch_survived, words=SKIP, reference="skipped"), 1),
+    "batch of NaN, rollback": (
+        partial(nan_batch_survived, words=ROLLBACK, reference="rolled back"),
+        1,
+    ),
     "two writers": (two_writers, 2),
     "one of two processes, or both": (one_of_two, 4),
 }

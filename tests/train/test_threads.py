@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from gramian.train import trial
 from gramian.train.record.run_folder import RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.threads import bound_spinning
@@ -71,7 +72,7 @@ def test_the_quicker_number_is_kept_for_the_run_and_its_resumption(
     def train(epochs):
         engine = Engine("cpu", owns_process=True)
         run = trainer(config(max_epochs=epochs), RunFolder(tmp_path / "run"), engine=engine)
-        monkeypatch.setattr(run, "trial_seconds", lambda: seconds[torch.get_num_threads()])
+        monkeypatch.setattr(trial, "trial_seconds", lambda _: seconds[torch.get_num_threads()])
         run.on_epoch = lambda row: used.append(torch.get_num_threads())
         run.fit()
 

@@ -59,10 +59,9 @@ from gramian.train.step import (
     step_objective,
 )
 from gramian.train.task import Task
+from gramian.train.trial import choose_threads
 
 log = logging.getLogger("gramian")
-
-TRIALS = 3  # steps that are tried with each number of threads
 
 
 class TrainingFailed(Exception):
@@ -342,7 +341,7 @@ class Trainer:
             )
         if self.config.on_numerical_error == "rollback":
             self.last_saved = copy.deepcopy(self.state())
-        seconds = self.choose_threads(None if saved is None else saved.get("threads"))
+        seconds = choose_threads(self, None if saved is None else saved.get("threads"))
         if not self.quiet:
             self._say(expectation(self.task, self.config, self.model, seconds))
 
@@ -371,49 +370,6 @@ class Trainer:
                 self.config.schedule,
                 self.config.max_epochs,
             )
-
-    def choose_threads(self, before: int | None) -> float:
-        """Set the number of threads with which a step is quickest; seconds for a step with it.
-
-        A resumed run has as many as ``before``, if this machine can: with others, sums are rounded
-        otherwise.
-        """
-        choices = self.engine.thread_choices()
-        if before in choices:
-            choices = (before,)
-        # All processes try a step. After the first pass they add gradients in their final order:
-        # more than two numbers have another sum in another order, and a resumed run must not.
-        if self.quiet and len(choices) == 1 and self.engine.world_size == 1:
-            torch.set_num_threads(choices[0])
-            return math.nan
-        seconds = {}
-        for count in choices:
-            torch.set_num_threads(count)
-            seconds[count] = self.trial_seconds()
-        best = min(seconds, key=lambda count: seconds[count])
-        torch.set_num_threads(best)
-        if len(choices) > 1:
-            tried = ", ".join(f"{count}: {1000 * seconds[count]:.0f} ms" for count in choices)
-            self._say("threads %d (a step with %s; OMP_NUM_THREADS decides otherwise)", best, tried)
-        return seconds[best]
-
-    def trial_seconds(self) -> float:
-        """Seconds for one step, tried without taking it: the best of some, after one to warm up."""
-        means = [mean.clone() for mean in self.model.running_statistics()]
-        best = math.inf
-        try:
-            self.gradients()
-            for _ in range(TRIALS):
-                started = time.perf_counter()
-                self.gradients()
-                best = min(best, time.perf_counter() - started)
-        except NumericalError:
-            return math.nan  # training will meet it too, and knows what to do
-        finally:
-            self.optimiser.zero_grad()
-            for mean, before in zip(self.model.running_statistics(), means, strict=True):
-                mean.copy_(before)
-        return best
 
     def seconds(self) -> float:
         """Wall time of the run, over all its stretches."""

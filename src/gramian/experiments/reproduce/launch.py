@@ -2,7 +2,7 @@
 
 A job that its cluster stops for time or for others saves, asks to be queued again, and goes on from
 its checkpoint. While ``launch`` waits, a job that died without a word is submitted anew. It may be
-interrupted at any time: the jobs go on, and the next call finds them.
+interrupted at any time: the jobs of a cluster go on, and the next call finds them.
 """
 
 from __future__ import annotations
@@ -119,6 +119,14 @@ class Cluster:
             f"squeue fails: {done.stderr.strip()}. The jobs that were submitted go on"
         )
 
+    def leave(self) -> None:
+        """Jobs of a cluster go on without this program; those of this machine end with it."""
+        if self.launcher == "slurm":
+            log.info("the jobs go on; the same command finds them")
+        else:
+            for job in self.jobs.values():
+                job.cancel(check=False)
+
 
 def launch(plans: Sequence[Plan], cluster: Cluster, wait: bool = True) -> None:
     """Submit what is left of the plans and has no job yet; ``wait`` until all is done."""
@@ -136,8 +144,7 @@ def launch(plans: Sequence[Plan], cluster: Cluster, wait: bool = True) -> None:
             while len(cluster.alive(alive)) == len(alive):
                 time.sleep(SECONDS)
                 if stop.received is not None:
-                    if cluster.launcher == "slurm":
-                        log.info("the jobs go on; the same command finds them")
+                    cluster.leave()
                     raise Stopped(stop.received)
 
 

@@ -6,8 +6,8 @@ import atexit
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -109,14 +109,13 @@ class Engine:
         """Whether this process writes files and messages."""
         return self.rank == 0
 
-    def arithmetic(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
         """The context of all that a run computes."""
-        context = ExitStack()
-        if self.precision == "tf32-emulated":
-            context.enter_context(emulate_tf32(self.device.type))
-        if self.compile:
-            context.enter_context(compiling())
-        return context
+        is_emulated = self.precision == "tf32-emulated"
+        emulated = emulate_tf32(self.device.type) if is_emulated else nullcontext()
+        with emulated, compiling() if self.compile else nullcontext():
+            yield
 
     def set_up(
         self, model: Trainable, optimiser: torch.optim.Optimizer
