@@ -2,9 +2,9 @@
 
 The work of a step is counted on tensors without storage (`gramian info --scale paper`), for two
 batch sizes: what grows with the batch is shared by the GPUs, the rest is the inducing chain, which
-each of them computes, or, if it is split, a share of it among those of a machine. Then comes the
-sum of the gradients over all GPUs, by a ring. Nothing here is measured: ASSUMED says what is taken
-for granted.
+each of them computes; or those of a machine share its products (`--split_chain true`) and exchange
+the parts. Then comes the sum of the gradients over all GPUs, by a ring. Nothing here is measured:
+ASSUMED says what is taken for granted.
 """
 
 import sys
@@ -14,7 +14,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from gramian.experiments.cost.simulation import calibrated_rates, num_images, read_preset
-from gramian.experiments.cost.step_cost import dkm_step
+from gramian.experiments.cost.step_cost import StepCost, dkm_step
 from gramian.experiments.plots.style import save
 
 GPUS = (1, 2, 4, 8, 16, 32, 64)
@@ -29,46 +29,66 @@ ASSUMED = {
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds of a step: of the data at the published batch, of the chain; bytes of gradients."""
+    """Seconds of a step: of the data at the published batch, of the chain; bytes that are summed.
+
+    ``chain`` and ``exchanged`` are by the number of GPUs that share the chain.
+    """
 
     data: float
-    chain: float
+    chain: dict[int, float]
+    exchanged: dict[int, int]
     gradients: float
-    states: float  # bytes of the chain, which its parts must exchange
     steps: float
 
     def seconds(self, gpus: int, split: bool, per_gpu: bool) -> float:
         """Of a step; ``per_gpu``: the published batch on each GPU instead of over all."""
         data = self.data if per_gpu else self.data / gpus
         sharing = min(gpus, PER_NODE) if split else 1
-        chain = self.chain / sharing + self.exchange(sharing, self.states)  # and its gradient
-        return data + chain + self.exchange(gpus, self.gradients)
+        chain = self.chain[sharing] + exchange(sharing, self.exchanged[sharing])
+        return data + chain + exchange(gpus, self.gradients)
 
-    def exchange(self, gpus: int, sent: float) -> float:
-        """Of the sums over all GPUs, not hidden behind anything."""
-        if gpus == 1:
-            return 0.0
-        rate = ASSUMED["inside" if gpus <= PER_NODE else "between"][0]
-        small = ASSUMED["sums"][0] * ASSUMED["latency"][0]
-        return 2 * (gpus - 1) / gpus * sent / rate + small
+
+def exchange(gpus: int, sent: float) -> float:
+    """Seconds of sums over GPUs, by a ring, not hidden behind anything."""
+    if gpus == 1:
+        return 0.0
+    rate = ASSUMED["inside" if gpus <= PER_NODE else "between"][0]
+    small = ASSUMED["sums"][0] * ASSUMED["latency"][0]
+    return 2 * (gpus - 1) / gpus * sent / rate + small
 
 
 def count() -> Model:
-    """From two batch sizes of the simulation."""
+    """From two batch sizes of the simulation, and from shares of the chain."""
     config, model = read_preset("paper")
     rates = calibrated_rates(None)
+
+    def seconds(cost: StepCost) -> float:
+        return rates.step_seconds(cost).total
+
     full, half = (dkm_step(model, batch, recompute=False) for batch in (256, 128))
-    seconds = [rates.step_seconds(cost).total for cost in (full, half)]
-    data = 2 * (seconds[0] - seconds[1])
-    steps = num_images(config) / config.batch_size
-    memory = full.memory
-    return Model(data, seconds[0] - data, memory.gradients, memory.kept_chain / 3, steps)
+    data = 2 * (seconds(full) - seconds(half))
+    shares = {
+        gpus: full if gpus == 1 else dkm_step(model, 256, recompute=False, sharing=gpus)
+        for gpus in GPUS
+        if gpus <= PER_NODE
+    }
+    return Model(
+        data,
+        {gpus: seconds(cost) - data for gpus, cost in shares.items()},
+        {gpus: cost.exchanged_bytes for gpus, cost in shares.items()},
+        full.memory.gradients,
+        num_images(config) / config.batch_size,
+    )
 
 
 def main() -> None:
     """The table on the screen, and the plot."""
     model = count()
-    print(f"step: data {1000 * model.data:.0f} ms, chain {1000 * model.chain:.0f} ms")
+    chains = ", ".join(
+        f"{gpus}: {1000 * seconds:.0f} ms and {model.exchanged[gpus] / 1e9:.1f} GB"
+        for gpus, seconds in model.chain.items()
+    )
+    print(f"step: data {1000 * model.data:.0f} ms; chain, by the GPUs that share it: {chains}")
     print("| GPUs | epoch, 256 over all | the same, chain split | epoch, 256 on each | split |")
     print("|---:|---:|---:|---:|---:|")
     for gpus in GPUS:

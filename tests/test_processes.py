@@ -140,6 +140,16 @@ def test_three_processes_give_the_result_of_one(three):
             torch.testing.assert_close(seen["weights"][name], value)
 
 
+@pytest.mark.parametrize("run", ["split", "split, recomputed"])
+def test_processes_that_share_the_inducing_chain_give_the_result_of_one(three, run):
+    one = trainer(config(**SETTINGS))
+    one.fit()
+    for seen in three:
+        assert_same_weights(seen[run], three[0][run])
+        for name, value in weights(one).items():
+            torch.testing.assert_close(seen[run][name], value, rtol=1e-10, atol=1e-10)
+
+
 def test_an_error_in_one_process_is_the_same_error_in_all(three):
     for seen in three:
         assert seen["raise"].startswith("epoch 1, step 4: stage1_block1.layer1: 1 of 16 variances")

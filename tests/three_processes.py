@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gramian import NegativeVarianceError
+from gramian.gram.fast import split
 from gramian.train.record.run_folder import RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped
@@ -35,6 +36,16 @@ def main(folder: Path) -> None:
     seen = {}
     run = new()
     seen["rows"], seen["weights"] = run.fit(), weights(run)
+
+    split.WORTH_SHARING = 3
+    engine.splits_chain = True
+    run = new()
+    run.fit()
+    seen["split"] = weights(run)
+    run = new(recompute_activations=True)
+    run.fit()
+    seen["split, recomputed"] = weights(run)
+    engine.splits_chain = False
 
     run = new()
     fail_in_a_layer(run, process=1, at=3)

@@ -15,7 +15,7 @@ from gramian.experiments.cost.flops import count_flops
 from gramian.experiments.cost.simulation import read_preset, simulate
 from gramian.experiments.cost.step_cost import Memory, StepCost, dkm_step, network_step
 from gramian.experiments.cost.trace import traced
-from gramian.gram.fast import passes
+from gramian.gram.fast import passes, split
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.train.config import ConfigError
@@ -107,6 +107,17 @@ def test_a_traced_step_has_the_flops_that_are_counted():
         images, labels = torch.empty(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
         expected = count_flops(lambda: cross_entropy(network(images), labels).backward())
     assert cost.flops == expected
+
+
+def test_processes_that_share_the_chain_have_less_to_do_and_something_to_exchange(monkeypatch):
+    alone = dkm_step(SMALL, 4, recompute=False)
+    assert dkm_step(SMALL, 4, recompute=False, sharing=2) == alone  # too small to be worth it
+    monkeypatch.setattr(split, "WORTH_SHARING", 1)
+    shared = dkm_step(SMALL, 4, recompute=False, sharing=2)
+    assert shared.solve_flops < alone.solve_flops
+    assert shared.product_flops < alone.product_flops
+    assert shared.exchanged_bytes > 0
+    assert alone.exchanged_bytes == 0
 
 
 def test_convolutions_keep_channels_where_cudnn_does():

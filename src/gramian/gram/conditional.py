@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gramian.gram.errors import NegativeVarianceError, checks_are_deferred
 from gramian.gram.fast.passes import cross, project
-from gramian.gram.linalg import solve_lower, solve_right
+from gramian.gram.fast.split import Split, shared_solve_lower
+from gramian.gram.linalg import solve_right
 
 NARROW = 16
 """With fewer columns, W is multiplied as part of W̃: narrow matrix products are slow."""
@@ -40,14 +41,19 @@ class Conditional:
 
     @classmethod
     def on(
-        cls, kernel_factor: Float[Tensor, "P P"], factor: Float[Tensor, "P gamma"], jitter: float
+        cls,
+        kernel_factor: Float[Tensor, "P P"],
+        factor: Float[Tensor, "P gamma"],
+        jitter: float,
+        split: Split | None = None,
     ) -> Conditional:
-        """Condition on G̃_ii = W Wᵀ + λ I, given L_K and W."""
+        """Condition on G̃_ii = W Wᵀ + λ I, given L_K and W; processes may share the solve."""
         L_K, W = kernel_factor, factor
         G_ii = W @ W.mT
         if jitter:
             G_ii = G_ii + jitter * torch.eye(len(W), dtype=W.dtype, device=W.device)
-        return cls(L_K, W, solve_lower(L_K, with_jitter(W, jitter)), jitter, G_ii)
+        whitened = shared_solve_lower(L_K, with_jitter(W, jitter), split)
+        return cls(L_K, W, whitened, jitter, G_ii)
 
     def whiten(self, K_ti: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
         """X = K_ti L_K⁻ᵀ."""

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gramian.gram.fast.split import Split, is_shared, shared_sum
 from gramian.gram.linalg import solve_lower, solve_upper
 
 Divergence = Literal["exact", "taylor", "taylor_symmetric"]
@@ -34,27 +35,40 @@ def gaussian_divergence(
     K: Float[Tensor, "*layers P P"],
     L_K: Float[Tensor, "*layers P P"],
     L_G: Float[Tensor, "*layers P P"],
+    split: Split | None = None,
 ) -> Float[Tensor, "*layers"]:
-    """D(N(0,G) ‖ N(0,K)) for G = L_G L_Gᵀ and K = L_K L_Kᵀ, as the module's text defines it."""
+    """D(N(0,G) ‖ N(0,K)) for G = L_G L_Gᵀ and K = L_K L_Kᵀ, as the module's text defines it.
+
+    The norms are sums over columns, which processes may share.
+    """
+    P = K.shape[-1]
+    start, stop = (0, P)
+    if split is not None and is_shared(P, split) and kind != "taylor_symmetric":
+        start, stop = split.bounds(P)
     match kind:
         case "exact":
-            trace = _sum_of_squares(solve_lower(L_K, L_G))
-            logdet = _log_diagonal(L_G) - _log_diagonal(L_K)
-            return 0.5 * (trace - K.shape[-1]) - logdet
+            norm = _sum_of_squares(solve_lower(L_K, L_G[..., start:stop]))
         case "taylor":
-            return 0.25 * _from_identity(solve_upper(L_G, solve_lower(L_G, K)))
+            norm = _from_identity(solve_upper(L_G, solve_lower(L_G, K[..., start:stop])), start)
         case "taylor_symmetric":
-            return 0.25 * _from_identity(solve_lower(L_G, solve_lower(L_G, K).mT))
+            norm = _from_identity(solve_lower(L_G, solve_lower(L_G, K).mT))
         case _:
             assert_never(kind)
+    if split is not None and stop - start < P:
+        norm = shared_sum(norm, split)
+    if kind == "exact":
+        return 0.5 * (norm - P) - (_log_diagonal(L_G) - _log_diagonal(L_K))
+    return 0.25 * norm
 
 
-def _from_identity(M: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers"]:
-    """‖M − I‖²_F."""
-    return _sum_of_squares(M - torch.eye(M.shape[-1], dtype=M.dtype, device=M.device))
+def _from_identity(M: Float[Tensor, "*layers P N"], start: int = 0) -> Float[Tensor, "*layers"]:
+    """‖M − I‖²_F, of the columns from ``start`` on that there are."""
+    P, N = M.shape[-2:]
+    eye = torch.eye(P, dtype=M.dtype, device=M.device)
+    return _sum_of_squares(M - eye[:, start : start + N])
 
 
-def _sum_of_squares(M: Float[Tensor, "*layers P P"]) -> Float[Tensor, "*layers"]:
+def _sum_of_squares(M: Float[Tensor, "*layers P N"]) -> Float[Tensor, "*layers"]:
     return M.square().sum((-2, -1))
 
 

@@ -7,7 +7,6 @@ the layer, given that state.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -209,8 +208,7 @@ class DKMLayer(Layer[LayerState]):
         """K_ti L_K⁻ᵀ and k_tt after the convolution: of whitened filters where those are fewer."""
         conditional = state.conditional
         if self.conv is not None:
-            space = self.conv.output_space(phi.ti.shape[1:-1])
-            if len(phi.ti) * math.prod(space) > self.conv.raw_mixing[0].numel():
+            if self.conv.whitens_filters(phi.tt_diag.shape):
                 return self.conv.data(phi, state.K_ii, conditional.kernel_factor)
             phi = self.conv.data(phi, state.K_ii)
         flat = phi.flat()

@@ -91,6 +91,8 @@ class TrainConfig:
         accumulate: parts of a batch, computed one after the other to save memory. The step is that
             of the whole batch, but for normalisations, which take the means of a part.
         shard_optimiser: each process keeps a share of the optimiser's state, and the same steps.
+        split_chain: processes share the inducing points' large products, which are the same in all,
+            and exchange the parts; if not given, GPUs of one machine do.
         compile: let PyTorch compile the data's way through each layer: fewer passes over memory on
             a GPU, after a minute or more; results differ by rounding.
         recompute_activations: compute every layer again in the backward pass: least memory, more
@@ -134,6 +136,7 @@ class TrainConfig:
     num_nodes: int = 1
     accumulate: int = 1
     shard_optimiser: bool = False
+    split_chain: bool | None = None
     compile: bool = False
     recompute_activations: bool = False
     memory: str | None = None

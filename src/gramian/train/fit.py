@@ -112,9 +112,7 @@ def train_(
     verbose: bool = False,
 ) -> list[Row]:
     """Train a predictor's model in place, from its present weights if it has any."""
-    engine = Engine(
-        config.device, config.devices, config.num_nodes, config.precision, config.compile
-    )
+    engine = Engine.from_config(config)
     augmentation = Augmentation(config.crop_padding, config.flip)
     task = Task(train, validation, None, predictor.scaler, augmentation)
     run = None if folder is None else RunFolder(Path(folder))

@@ -27,14 +27,7 @@ def prepare(
 ) -> Trainer:
     """Data (unless ``task`` has them), engine and an untrained model."""
     task = task or load_task(config)
-    engine = Engine(
-        config.device,
-        config.devices,
-        config.num_nodes,
-        config.precision,
-        config.compile,
-        owns_process=True,
-    )
+    engine = Engine.from_config(config, owns_process=True)
     predictor = untrained(config.model, task.train, task.scaler)
     trainer = NaturalTrainer if config.natural else Trainer
     return trainer(predictor, task, config, engine, folder, quiet, on_epoch)

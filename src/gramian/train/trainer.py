@@ -106,8 +106,8 @@ class Trainer:
         self.writes = engine.is_first and folder is not None
         self.model = predictor.trainable.to(engine.dtype).train()
         self.batch_size = min(config.batch_size, len(task.train))
-        share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
-        set_recomputed_(self.model, share, config)
+        self.share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
+        set_recomputed_(self.model, self.share, config)
         self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
         self.quiet = quiet
@@ -328,7 +328,7 @@ class Trainer:
         self.model.to(self.engine.device)
         sharded = self.config.shard_optimiser and self.engine.world_size > 1
         optimiser = build_optimiser(self.model, self.config, sharded)
-        self.forward, self.optimiser = self.engine.set_up(self.model, optimiser)
+        self.forward, self.optimiser = self.engine.set_up(self.model, optimiser, self.share)
         if saved is not None:
             self.load_state(saved)
             self.resumed, self.run = True, saved.get("run", self.run)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gramian.experiments.cost.trace import Trace, traced
+from gramian.gram.fast.split import Split
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.contract import DKMResult
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
+from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.positive_definite import PositiveDefinite
 from gramian.train.cost.step_memory import step_bytes
@@ -48,6 +50,7 @@ class StepCost:
     operations: int
     normals: int  # random numbers that the device draws
     memory: Memory
+    exchanged_bytes: int = 0  # of matrices that processes sum to share the inducing chain
 
     @property
     def flops(self) -> int:
@@ -56,16 +59,27 @@ class StepCost:
 
 
 def dkm_step(
-    config: ConvDKMConfig, batch: int, *, recompute: bool, compiled: bool = False
+    config: ConvDKMConfig, batch: int, *, recompute: bool, compiled: bool = False, sharing: int = 1
 ) -> StepCost:
     """A step of ``train.trainer``; ``recompute`` is activation checkpointing in every layer.
 
     As there, the last step's gradients are freed after the forward pass. ``compiled``: the data's
-    way, whose tensors are larger than any of the inducing chain, is compiled.
+    way, whose tensors are larger than any of the inducing chain, is compiled. ``sharing``: so many
+    processes share the inducing chain; this is the first of them.
     """
+    exchanged = 0
+
+    def exchange(matrix: Tensor) -> Tensor:
+        nonlocal exchanged
+        exchanged += _bytes([matrix])
+        return matrix
+
     with traced(max(config.num_inducing) ** 2 + 1 if compiled else None) as trace:
         model = ConvDKM.from_config(config)
         model.recomputed = frozenset(model.layers if recompute else ())
+        for module in model.modules():
+            if isinstance(module, KernelConv | GramLayer):
+                module.split = Split(0, sharing, exchange, batch)
         state = _optimiser_state(model)
         start = _start(trace)
         noise = {
@@ -89,7 +103,8 @@ def dkm_step(
         trace.end_kernel()
         kept = after_chain - start, after_data - after_chain
         estimate = _bytes(model.parameters()) + step_bytes(model, batch, model.recomputed)
-        return _cost(trace, model, normals, _memory(trace, model, state, kept, estimate))
+        cost = _cost(trace, model, normals, _memory(trace, model, state, kept, estimate))
+        return replace(cost, exchanged_bytes=exchanged)
 
 
 def network_step(config: ConvDKMConfig, batch: int) -> StepCost:

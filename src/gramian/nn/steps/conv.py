@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from gramian.gram.blocks import GramBlocks
-from gramian.gram.fast.congruence import congruence
+from gramian.gram.fast.split import Split, is_shared, shared_congruence, shared_solve_lower
 from gramian.gram.fast.windows import window_mean
-from gramian.gram.linalg import solve_lower
 from gramian.gram.random import normals
 
 MixingStart = Literal["random", "near_identity"]
@@ -27,7 +26,7 @@ class KernelConv(nn.Module):
         k_tt(r) = mean of φ_tt over the window's pixels inside the image
 
     C_d (P_out × P_in) makes pixel d of the new inducing patches from the old inducing points;
-    D = f² and C = raw_mixing / √P_in.
+    D = f² and C = raw_mixing / √P_in. Where processes share the products with C, ``split`` is set.
 
     Args:
         num_inducing_in: P_in.
@@ -51,6 +50,7 @@ class KernelConv(nn.Module):
         self.filter_size = filter_size
         self.stride = stride
         self.start: MixingStart = start
+        self.split: Split | None = None
 
     @property
     def mixing(self) -> Float[Tensor, "Po Pi f f"]:
@@ -59,7 +59,7 @@ class KernelConv(nn.Module):
 
     def inducing(self, phi_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Po Po"]:
         """K_ii."""
-        return congruence(self.mixing.flatten(2).mT, phi_ii)
+        return shared_congruence(self.mixing.flatten(2).mT, phi_ii, self.split)
 
     def data(
         self,
@@ -74,9 +74,20 @@ class KernelConv(nn.Module):
         f, stride = self.filter_size, self.stride
         filters = self.mixing / f**2
         if whitener is not None:
-            filters = solve_lower(whitener, filters.flatten(1)).view_as(filters)
+            flat = shared_solve_lower(whitener, filters.flatten(1), self.split)
+            filters = flat.view_as(filters)
         ti = convolve(phi.ti, filters, stride)
         return GramBlocks(K_ii, ti, window_mean(phi.tt_diag, f, stride))
+
+    def whitens_filters(self, shape: tuple[int, ...]) -> bool:
+        """Whether to whiten the filters or the pixels of [B, H, W] maps: what is fewer.
+
+        Processes that share the filters must all decide the same, so the usual batch counts.
+        """
+        batch, *space = shape
+        if self.split is not None and is_shared(len(self.raw_mixing), self.split):
+            batch = self.split.batch
+        return batch * math.prod(self.output_space(tuple(space))) > self.raw_mixing[0].numel()
 
     def output_space(self, space: tuple[int, ...]) -> tuple[int, ...]:
         """(H, W) of the output map of a (H, W) map."""

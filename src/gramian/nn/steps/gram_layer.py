@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional, VarianceCheck
 from gramian.gram.divergence import Divergence, gaussian_divergence
+from gramian.gram.fast.split import Split
 from gramian.gram.linalg import cholesky
 from gramian.gram.skr import SKR
 from gramian.nn.steps.positive_definite import PositiveDefinite
@@ -29,7 +30,8 @@ class GramLayer(nn.Module):
     With ν = ∞ there is nothing to learn: G_ii = K_ii, the NNGP. K_tt − K_ti K_ii⁻¹ K_it is what the
     inducing points do not explain of the data. Dropped, all that the next layer meets are the
     inducing points' own features: with few of them it learns faster, but a point that is like none
-    of them has then no variance inside the model (see docs/SHARP_BITS.md).
+    of them has then no variance inside the model (see docs/SHARP_BITS.md). Where processes share
+    the work on the inducing points, ``split`` is set.
 
     Args:
         num_inducing: P.
@@ -59,6 +61,7 @@ class GramLayer(nn.Module):
         self.skr = skr
         self.variance_check = variance_check
         self.unexplained: Unexplained = unexplained
+        self.split: Split | None = None
 
     def inducing(
         self, K_ii: Float[Tensor, "Pi Pi"], noise: Float[Tensor, "Pi gamma"] | None = None
@@ -67,14 +70,14 @@ class GramLayer(nn.Module):
         self._check_noise(noise)
         L_K = cholesky(K_ii, what="K_ii")
         L_G = L_K if self.inducing_gram is None else self.inducing_gram.factor
-        return Conditional.on(L_K, self.skr.factor(L_G, noise), self.skr.jitter)
+        return Conditional.on(L_K, self.skr.factor(L_G, noise), self.skr.jitter, self.split)
 
     def kl(self, K_ii: Float[Tensor, "Pi Pi"], conditional: Conditional) -> Float[Tensor, ""]:
         """ν · D(N(0, G_ii) ‖ N(0, K_ii))."""
         if self.inducing_gram is None or self.nu == 0:
             return K_ii.new_zeros(())
         L_K, L_G = conditional.kernel_factor, self.inducing_gram.factor
-        return self.nu * gaussian_divergence(self.divergence, K_ii, L_K, L_G)
+        return self.nu * gaussian_divergence(self.divergence, K_ii, L_K, L_G, self.split)
 
     def forward(
         self, K: GramBlocks, noise: Float[Tensor, "Pi gamma"] | None = None

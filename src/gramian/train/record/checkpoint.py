@@ -23,7 +23,7 @@ FORMAT = 1
 # Settings that change no result: two runs that differ in these only are the same run.
 FREE = frozenset(
     {"data_dir", "device", "devices", "num_nodes", "memory", "recompute_activations"}
-    | {"checkpoint_minutes", "conditions", "shard_optimiser"}
+    | {"checkpoint_minutes", "conditions", "shard_optimiser", "split_chain"}
 )
 # What a continuation may change as well: from there on it is another run, and says so.
 CONTINUABLE = FREE | {

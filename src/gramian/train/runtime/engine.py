@@ -17,9 +17,12 @@ from torch.autograd.function import FunctionCtx
 
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import NumericalError
+from gramian.gram.fast.split import Split
 from gramian.nn.contract import ByPath, DKMResult, Trainable
+from gramian.nn.steps.conv import KernelConv
+from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.norm import GramNorm, mean_over_batch
-from gramian.train.config import ConfigError
+from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.runtime.compiled import compile_, compiling, undo_compile_
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
@@ -47,6 +50,8 @@ class Engine:
             convolutions round their inputs to 10 mantissa bits, on CUDA. ``tf32-emulated`` does
             the same on any device, slowly.
         compile: whether the data's way through each layer is compiled.
+        split_chain: whether the processes share the inducing points' products; None: GPUs of one
+            machine do.
         owns_process: whether the run may change what belongs to the whole process, for speed:
             freed memory is reused, and the number of threads is chosen by trial. Only the program
             says so.
@@ -59,6 +64,7 @@ class Engine:
         num_nodes: int = 1,
         precision: Precision = "32-true",
         compile: bool = False,
+        split_chain: bool | None = None,
         owns_process: bool = False,
     ) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
@@ -78,8 +84,23 @@ class Engine:
                 f"precision {precision} needs PyTorch 2.9, this is {torch.__version__}"
             )
         self.precision, self.compile, self.owns_process = precision, compile, owns_process
+        fast_links = self.device.type == "cuda" and num_nodes == 1
+        self.splits_chain = fast_links if split_chain is None else split_chain
         self.defers_checks = compile or self.device.type == "cuda"  # each would make it wait
         self.dtype = torch.float64 if precision == "64-true" else torch.float32
+
+    @classmethod
+    def from_config(cls, config: TrainConfig, owns_process: bool = False) -> Engine:
+        """The engine that a run's settings ask for."""
+        return cls(
+            config.device,
+            config.devices,
+            config.num_nodes,
+            config.precision,
+            config.compile,
+            config.split_chain,
+            owns_process,
+        )
 
     def _join(self, device: str, devices: int, num_nodes: int) -> None:
         """Start the other processes, or find them; one process alone need not load Fabric."""
@@ -118,18 +139,21 @@ class Engine:
             yield
 
     def set_up(
-        self, model: Trainable, optimiser: torch.optim.Optimizer
+        self, model: Trainable, optimiser: torch.optim.Optimizer, batch: int
     ) -> tuple[Forward, torch.optim.Optimizer]:
         """The model's forward pass and the optimiser, for training in all processes.
+
+        A process has ``batch`` data points in most steps.
 
         In a process of its own, what is freed from here on is kept, but not what the start freed.
         """
         if self.owns_process and self.device.type == "cpu":
             keep_freed_memory()
-        if self.world_size > 1:  # a normalisation then sees the whole batch
-            for module in model.modules():
-                if isinstance(module, GramNorm):
-                    module.batch_mean = mean_over_processes
+        for module in model.modules() if self.world_size > 1 else ():
+            if isinstance(module, GramNorm):  # it then sees the whole batch
+                module.batch_mean = mean_over_processes
+            if isinstance(module, KernelConv | GramLayer) and self.splits_chain:
+                module.split = Split(self.rank, self.world_size, self.sum_, batch)
         if self.compile:
             compile_(model, whole=self.world_size == 1)
         if self.fabric is None:
@@ -155,6 +179,8 @@ class Engine:
         for module in model.modules():
             if isinstance(module, GramNorm):
                 module.batch_mean = mean_over_batch
+            if isinstance(module, KernelConv | GramLayer):
+                module.split = None
 
     def backward(self, loss: Tensor) -> None:
         """Gradients, averaged over the processes."""
