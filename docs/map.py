@@ -33,7 +33,11 @@ def as_markdown() -> str:
                 bold = "**" if shown.endswith("/") else ""
                 lines.append(f"| {bold}`{shown}`{bold} | {first_sentence(path)} |")
         lines.append("")
-    return "\n".join(lines)
+    lines += ["## Beside the floors", "", "Used by anybody; imports nothing of ours.", ""]
+    lines += ["| File | What is in it |", "|---|---|"]
+    beside = sorted(path for path in SOURCE.glob("*.py") if not path.name.startswith("_"))
+    lines += [f"| `{path.name}` | {first_sentence(path)} |" for path in beside]
+    return "\n".join([*lines, ""])
 
 
 def by_folder(path: Path) -> tuple[bool, str, bool, str]:

@@ -10,7 +10,7 @@ from matplotlib.font_manager import fontManager
 
 from gramian.experiments.plots import style
 from gramian.experiments.plots import training_plots as plots
-from gramian.nn.likelihoods.metrics import ClassificationMetrics
+from gramian.nn.likelihoods.metric_sums import ClassificationMetrics
 
 LAYERS = [f"layers.{k}.gram" for k in range(20)]
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 from sklearn.metrics import accuracy_score, brier_score_loss, confusion_matrix, log_loss
 
-from gramian.nn.likelihoods.metrics import ClassificationMetrics, TargetMetrics
+from gramian.nn.likelihoods.metric_sums import ClassificationMetrics, TargetMetrics
 
 
 def predictions(num=200, num_classes=5, dtype=torch.float64):

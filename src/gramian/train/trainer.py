@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gramian.gram.errors import NonFiniteError, NumericalError, deferred_checks
-from gramian.nn.likelihoods.metrics import Metrics
+from gramian.nn.likelihoods.metric_sums import Metrics
 from gramian.train.config import TrainConfig
 from gramian.train.cost.expectation import expectation
 from gramian.train.cost.step_memory import set_recomputed_

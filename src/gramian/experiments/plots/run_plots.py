@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gramian.experiments.plots import training_plots as plots
 from gramian.experiments.plots.training_plots import Figure
-from gramian.nn.likelihoods.metrics import ClassificationMetrics, Metrics
+from gramian.nn.likelihoods.metric_sums import ClassificationMetrics, Metrics
 from gramian.nn.model import DKM
 from gramian.nn.steps.inputs import PatchInput
 from gramian.train.data import Dataset

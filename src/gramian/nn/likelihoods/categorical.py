@@ -11,7 +11,7 @@ from torch import Tensor
 from gramian.gram.blocks import Marginals
 from gramian.nn.checks import check_labels
 from gramian.nn.likelihoods.likelihood import Likelihood, Named, sample
-from gramian.nn.likelihoods.metrics import ClassificationMetrics, Metrics
+from gramian.nn.likelihoods.metric_sums import ClassificationMetrics, Metrics
 
 
 class Categorical(Likelihood):

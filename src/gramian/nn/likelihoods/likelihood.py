@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
 from gramian.gram.random import normals
-from gramian.nn.likelihoods.metrics import Metrics
+from gramian.nn.likelihoods.metric_sums import Metrics
 
 Targets = Literal["classes", "real", "counts"]
 Estimator = Literal["exact", "monte_carlo"]

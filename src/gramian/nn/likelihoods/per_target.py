@@ -23,7 +23,7 @@ from gramian.nn.likelihoods.likelihood import (
     Targets,
     sample,
 )
-from gramian.nn.likelihoods.metrics import Metrics, TargetMetrics
+from gramian.nn.likelihoods.metric_sums import Metrics, TargetMetrics
 
 NODES, WEIGHTS = (
     torch.from_numpy(values)[:, None, None] for values in np.polynomial.hermite_e.hermegauss(64)

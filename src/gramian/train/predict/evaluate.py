@@ -8,7 +8,7 @@ from gramian.gram.linalg import condition_number
 from gramian.nn.contract import Trainable
 from gramian.nn.layers import grams_of
 from gramian.nn.likelihoods import received
-from gramian.nn.likelihoods.metrics import Metrics
+from gramian.nn.likelihoods.metric_sums import Metrics
 from gramian.nn.model import DKM
 from gramian.train.data import Dataset
 from gramian.train.predict.predictor import Predictor
