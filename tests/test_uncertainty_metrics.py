@@ -164,7 +164,7 @@ def test_other_wrong_input():
     p, y = predictions(num=4)
     with pytest.raises(TypeError, match="class numbers"):
         classification_scores(p, y.astype(float))
-    with pytest.raises((ValueError, TypeCheckError), match="width.*mass"):
+    with pytest.raises((ValueError, TypeCheckError), match=r"width.*mass"):
         calibration(p, y, binning="depth")
     with pytest.raises(ValueError, match="num_bins"):
         calibration(p, y, num_bins=0)

@@ -154,7 +154,7 @@ class Detection:
 
 
 def detection(like: Any, unlike: Any) -> Detection:
-    """Of scores that should be larger for data ``unlike`` the training set than for those like it."""
+    """Of scores that should be larger for ``unlike`` points than for ``like`` ones."""
     scores = [_numbers(values, name) for name, values in (("like", like), ("unlike", unlike))]
     for name, values in zip(("like", "unlike"), scores, strict=True):
         if len(values) == 0:
@@ -176,7 +176,7 @@ def entropies(probabilities: Any) -> Array:
 
 
 def mutual_information(members: Any) -> Array:
-    """Entropy of the mean, less the mean entropy, of several predictions [M, N, C] of the same data.
+    """Entropy of the mean, less the mean entropy, of several predictions [M, N, C] for each point.
 
     What is uncertain because the model is: 0 where all members say the same. Members are those of
     an ensemble, passes with dropout, or samples of q(f).
