@@ -29,7 +29,7 @@ def add_noise(images: Images, amount: float, draw: torch.Generator) -> Images:
 
 def blur(images: Images, amount: float, draw: torch.Generator) -> Images:
     """A Gaussian filter of this deviation, in pixels; border pixels are repeated outside."""
-    sigma = amount * _scale(images)
+    sigma = amount * max(_scale(images), 0.75)  # less would do nothing
     radius = max(1, math.ceil(3 * sigma))
     offsets = torch.arange(-radius, radius + 1)
     window = torch.exp(-offsets.square() / (2 * sigma**2))
@@ -52,7 +52,7 @@ def brighten(images: Images, amount: float, draw: torch.Generator) -> Images:
 
 def shift(images: Images, amount: float, draw: torch.Generator) -> Images:
     """Each image moves by this many pixels in a random direction; border pixels are repeated."""
-    distance = max(1, round(amount * _scale(images)))
+    distance = max(1, round(amount * max(_scale(images), 0.5)))
     B, _, H, W = images.shape
     angle = 2 * math.pi * torch.rand(B, generator=draw)
     down, right = (distance * part(angle) for part in (torch.sin, torch.cos))
@@ -137,7 +137,7 @@ def as_bytes(images: Images) -> UInt8[Tensor, "B C H W"]:
 
 
 def _scale(images: Images) -> float:
-    return max(min(images.shape[2:]) / REFERENCE, 0.5)  # in tiny images less would do nothing
+    return min(images.shape[2:]) / REFERENCE
 
 
 def _repeated(images: Images, width: int) -> Float[Tensor, "B C height width"]:
