@@ -104,6 +104,8 @@ class TrainConfig:
         evaluate_every: epochs between evaluations.
         patience: stop after so many evaluations without a better validation log-likelihood, and
             keep the best model; needs a validation_fraction.
+        calibrate: at the end, scale a classifier's logits to suit the validation set: none,
+            temperature (one number) or vector (two per class); needs a validation_fraction.
         estimate_statistics: at the end, replace the running means by exact ones.
         checkpoint_minutes: time between checkpoints inside an epoch; one is written after each
             epoch anyway.
@@ -144,6 +146,7 @@ class TrainConfig:
     max_numerical_errors: int = 20
     evaluate_every: int = 1
     patience: int | None = None
+    calibrate: Literal["none", "temperature", "vector"] = "none"
     estimate_statistics: bool = True
     checkpoint_minutes: float = 5.0
     conditions: bool = True
@@ -189,6 +192,8 @@ class TrainConfig:
             raise ConfigError(f"device must be {', '.join(DEVICES)}, got {self.device!r}")
         if self.patience is not None and not self.validation_fraction:
             raise ConfigError("patience needs a validation set: set validation_fraction")
+        if self.calibrate != "none" and not self.validation_fraction:
+            raise ConfigError("calibrate needs a validation set: set validation_fraction")
         if self.shard_optimiser and self.on_numerical_error == "rollback":
             raise ConfigError(
                 "on_numerical_error rollback needs the whole state of the optimiser in every "

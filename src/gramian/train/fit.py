@@ -64,8 +64,9 @@ def fit(
         folder: of a run to record, as the program does; None for no record.
         verbose: show progress on standard error.
         settings: of ``TrainConfig``: max_epochs, batch_size, lr, seed, optimiser, schedule,
-            validation_fraction, patience, natural, device, precision, crop_padding, flip, and so
-            on. For a ``FullRankConfig``: max_iter, tol, seed, device, precision, memory.
+            validation_fraction, patience, calibrate, natural, device, precision, crop_padding,
+            flip, and so on. For a ``FullRankConfig``: max_iter, tol, seed, device, precision,
+            memory.
     """
     if isinstance(model, FullRankConfig):
         if sample_weight is not None or folder is not None:
@@ -83,7 +84,7 @@ def fit(
             raise ConfigError(
                 f"the model knows the classes {model.class_names}, y has {data.class_names}"
             )
-        predictor = replace(model, seed=seed)
+        predictor = replace(model, seed=seed, calibration=None)
     elif isinstance(model, Trainable):
         predictor = _around(model, train, seed)
     else:
@@ -91,15 +92,8 @@ def fit(
     known = isinstance(predictor.config, tuple(MODEL_CONFIGS.values()))
     recorded: Any = predictor.config if known else _like(train)
     kind: Any = next(kind for kind, of in MODEL_CONFIGS.items() if isinstance(recorded, of))
-    train_(
-        predictor,
-        train,
-        validation,
-        TrainConfig(kind=kind, model=recorded, **common),
-        folder=folder,
-        verbose=verbose,
-    )
-    return predictor
+    config = TrainConfig(kind=kind, model=recorded, **common)
+    return train_(predictor, train, validation, config, folder=folder, verbose=verbose)[0]
 
 
 def train_(
@@ -110,8 +104,11 @@ def train_(
     *,
     folder: str | Path | None = None,
     verbose: bool = False,
-) -> list[Row]:
-    """Train a predictor's model in place, from its present weights if it has any."""
+) -> tuple[Predictor, list[Row]]:
+    """Train a predictor's model in place, from its present weights if it has any.
+
+    The predictor with that model, calibrated if the settings say so, and a row per epoch.
+    """
     engine = Engine.from_config(config)
     augmentation = Augmentation(config.crop_padding, config.flip)
     task = Task(train, validation, None, predictor.scaler, augmentation)
@@ -119,9 +116,10 @@ def train_(
     kind = NaturalTrainer if config.natural else Trainer
     trainer = kind(predictor, task, config, engine, run, quiet=not verbose)
     if run is None:
-        return trainer.fit(resume=False)
-    run_to_end(trainer, run, resume=False)
-    return trainer.rows
+        trainer.fit(resume=False)
+    else:
+        run_to_end(trainer, run, resume=False)
+    return trainer.predictor, trainer.rows
 
 
 def fit_full_rank(

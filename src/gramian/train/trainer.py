@@ -17,7 +17,7 @@ import torch
 
 from gramian.gram.errors import NonFiniteError, NumericalError, deferred_checks
 from gramian.nn.likelihoods.metric_sums import Metrics
-from gramian.train.config import TrainConfig
+from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.cost.expectation import expectation
 from gramian.train.cost.step_memory import set_recomputed_
 from gramian.train.optimise import (
@@ -97,6 +97,8 @@ class Trainer:
         quiet: bool = False,
         on_epoch: Callable[[Row], object] | None = None,
     ) -> None:
+        if config.calibrate != "none" and not predictor.class_names:
+            raise ConfigError("calibrate is for classes, but the data have other targets")
         self.predictor = predictor
         self.task = task
         self.config = config
@@ -290,7 +292,7 @@ class Trainer:
         return self.measured
 
     def finish(self) -> None:
-        """Take the best model if patience chose one, make the statistics exact, and save it."""
+        """Take the best model if patience chose one, make statistics exact, calibrate, and save."""
         if not self.in_folder:  # a continuation that had no step left
             self.save_checkpoint()
         if self.best is not None:
@@ -309,6 +311,10 @@ class Trainer:
             )
         self.engine.tear_down(self.model)
         self.model.eval()
+        held_out = self.task.validation
+        if self.config.calibrate != "none" and held_out is not None:
+            self.measured = None
+            self.predictor = self.predictor.calibrate(held_out.x, held_out.y, self.config.calibrate)
         if self.engine.world_size > 1:
             self.measure()  # while the processes are together
         if self.folder is not None and self.writes:

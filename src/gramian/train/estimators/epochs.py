@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -27,6 +27,7 @@ from gramian.train.fit import train_
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
 from gramian.train.optimise import build_optimiser
+from gramian.train.predict.logit_scaling import ScalingKind
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 from gramian.train.runtime.devices import choose_device
@@ -105,6 +106,14 @@ class EpochEstimator(Estimator):
         """What turns gradients into steps; tables have no mixing matrices."""
         return "adam"
 
+    def _calibration(self) -> Literal["none", "temperature", "vector"]:
+        """How a classifier's probabilities are calibrated."""
+        return getattr(self, "calibrate", None) or "none"
+
+    def _holds_out(self) -> bool:
+        """Whether ``validation_fraction`` of the data is not trained on."""
+        return self.early_stopping or self._calibration() != "none"
+
     # ---- training ----
 
     def fit(self: Me, X: Any, y: Any, sample_weight: Any = None) -> Me:
@@ -124,14 +133,17 @@ class EpochEstimator(Estimator):
         self._check_parameters()
         seed = draw_seed(self.random_state)
         train, validation = data, None
-        if self.early_stopping:
+        if self._holds_out():
             draw = generator(seed, "validation split")
             train, validation = hold_out(data, self.validation_fraction, draw)
         plan = self._plan(len(train))
-        predictor = self.predictor_ if going_on else self._started(train, plan, seed)
+        before = replace(self.predictor_, calibration=None) if going_on else None
+        predictor = before or self._started(train, plan, seed)
         config = self._train_config(plan, predictor, seed + (self.n_iter_ if going_on else 0))
-        rows = train_(predictor, train, validation, config, verbose=bool(self.verbose))
-        self.predictor_, self._stream = predictor, Stream()
+        self.predictor_, rows = train_(
+            predictor, train, validation, config, verbose=bool(self.verbose)
+        )
+        self._stream = Stream()
         self.history_ = [*self.history_, *rows] if going_on else rows
         self.n_iter_ = len(self.history_)
         return self
@@ -142,7 +154,7 @@ class EpochEstimator(Estimator):
         augmentation = self._augmentation()
         return TrainConfig(
             kind=self.kind,
-            validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
+            validation_fraction=self.validation_fraction if self._holds_out() else 0.0,
             crop_padding=augmentation.crop_padding,
             flip=augmentation.flip,
             max_epochs=plan.max_epochs,
@@ -159,6 +171,7 @@ class EpochEstimator(Estimator):
             on_numerical_error="rollback",
             evaluate_every=1 if self.early_stopping else plan.max_epochs,
             patience=self.n_iter_no_change if self.early_stopping else None,
+            calibrate=self._calibration(),
             conditions=False,
             model=predictor.config,
         )
@@ -253,6 +266,8 @@ class EpochEstimator(Estimator):
         """Refuse what has no meaning, by the name of the parameter."""
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("precision", self.precision, get_args(Precision))
+        if getattr(self, "calibrate", None) is not None:
+            check_choice("calibrate", getattr(self, "calibrate", None), get_args(ScalingKind))
         check_count("num_samples", self.num_samples)
         choose_device(self.device)
 

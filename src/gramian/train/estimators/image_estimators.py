@@ -21,6 +21,7 @@ from gramian.train.defaults import IMAGE_MODEL
 from gramian.train.estimators.base import Array, check_choice, check_count, tensor
 from gramian.train.estimators.epochs import EpochEstimator, Optimiser, Plan, Precision, Schedule
 from gramian.train.estimators.kinds import Classifier
+from gramian.train.predict.logit_scaling import ScalingKind
 
 BATCH = 64
 
@@ -81,6 +82,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     precision: Precision = "32-true"
     device: str = "auto"
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
+    calibrate: ScalingKind | None = None
 
     image_shape_: tuple[int, int, int] = field(init=False)
     pixel_range_: tuple[float, float] = field(init=False)

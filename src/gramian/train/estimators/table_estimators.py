@@ -19,6 +19,7 @@ from gramian.train.defaults import TABLES, TableSizes, TableStart
 from gramian.train.estimators.base import check_count, tensor
 from gramian.train.estimators.epochs import EpochEstimator, Plan
 from gramian.train.estimators.kinds import Classifier, Regressor
+from gramian.train.predict.logit_scaling import ScalingKind
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -114,13 +115,15 @@ class DKMClassifier(Classifier, TableEstimator):
         schedule: "one_cycle", "cosine", "steps" or "constant".
         num_samples: Monte-Carlo samples of the softmax.
         class_weight: weights of the classes, as a dictionary or "balanced"; None for 1.
+        calibrate: "temperature" or "vector": scale the logits to suit rows that are held out;
+            None: probabilities as trained.
         precision: "64-true" or "32-true" (or "tf32" on CUDA).
         device: "cpu", "cuda", "mps" or "auto".
         random_state: seed of everything random.
         warm_start: a second ``fit`` goes on from the weights of the first.
         early_stopping: hold out rows, stop when their log-likelihood does not improve, and keep
             the best model.
-        validation_fraction: share of rows held out for early stopping.
+        validation_fraction: share of rows held out for early stopping and calibration.
         n_iter_no_change: epochs without improvement before an early stop.
         verbose: show progress on standard error.
 
@@ -136,6 +139,7 @@ class DKMClassifier(Classifier, TableEstimator):
     defaults = TABLES["classes"]
 
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
+    calibrate: ScalingKind | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

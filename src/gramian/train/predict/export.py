@@ -74,11 +74,14 @@ class ExportedModel(nn.Module):
         self.frozen = predictor.dkm.freeze()
         self.likelihood = copied(predictor.model.likelihood)
         self.scaler, self.dtype = predictor.scaler, predictor.model.dtype
+        self.calibration = predictor.calibration
         self.register_buffer("samples", predictor.samples())
 
     def forward(self, x: Tensor) -> Named:
         """Predictions for a batch: uint8 images [B, C, H, W] or float64 rows [B, features]."""
         q = self.frozen(self.scaler(x, self.dtype))
+        if self.calibration is not None:
+            q = self.calibration(q)
         return described(self.likelihood, q, self.samples)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
-from gramian.nn.likelihoods import Likelihood, draw_noise
+from gramian.nn.likelihoods import Likelihood, draw_noise, received
 from gramian.nn.model import DKM
 from gramian.nn.steps.kernels import Bandwidth, Jitter
 from gramian.train.config import (
@@ -32,6 +32,7 @@ from gramian.train.config import (
 )
 from gramian.train.data import Scaler, scaler_from_dict
 from gramian.train.data.own_npz import as_points
+from gramian.train.predict.logit_scaling import LogitScaling, ScalingKind, fit_scaling
 from gramian.train.record.files import in_one_line, write_atomically, write_text_atomically
 from gramian.train.runtime.seeds import generator
 
@@ -61,6 +62,7 @@ class Predictor:
         scaler: raw data → the model's input.
         class_names: of a classifier; empty for a regression.
         seed: of the Monte-Carlo samples.
+        calibration: of a classifier's logits (``calibrate``); None as trained.
     """
 
     model: Trainable | FullRankModel
@@ -68,6 +70,7 @@ class Predictor:
     scaler: Scaler
     class_names: tuple[str, ...] = ()
     seed: int = 0
+    calibration: LogitScaling | None = None
 
     @property
     def dkm(self) -> DKM:
@@ -105,7 +108,7 @@ class Predictor:
         return draw_noise(number, shape, draw, self.dtype).to(self.device)
 
     def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
-        """q(f) in batches.
+        """q(f) in batches, calibrated.
 
         Raises:
             NumericalError: a prediction is NaN or infinite.
@@ -120,7 +123,7 @@ class Predictor:
                     "the prediction is NaN or infinite: the model's weights are damaged, or the "
                     "inputs are far from any that it was trained on"
                 )
-            yield q
+            yield q if self.calibration is None else self.calibration(q)
 
     @torch.no_grad()
     def predictions(self, x: Tensor | npt.NDArray[Any], batch_size: int = 256) -> dict[str, Tensor]:
@@ -160,6 +163,30 @@ class Predictor:
         parts = list(self.marginals(x, batch_size))
         return Marginals(torch.cat([q.mean for q in parts]), torch.cat([q.var for q in parts]))
 
+    def calibrate(
+        self,
+        x: Tensor | npt.NDArray[Any],
+        y: Tensor | npt.NDArray[Any],
+        kind: ScalingKind = "temperature",
+        batch_size: int = 256,
+    ) -> Predictor:
+        """The same classifier with probabilities scaled to suit data that it was not trained on.
+
+        Args:
+            x: raw data, held out.
+            y: their class numbers.
+            kind: temperature (one number; leaves all decisions) or vector (two for each class).
+            batch_size: data points at once.
+        """
+        if not self.class_names:
+            raise PretrainedError("calibrate is for classifiers, this model is a regression")
+        plain = replace(self, calibration=None)
+        labels = received(torch.as_tensor(y), self.device)
+        self.model.likelihood.check(labels, len(x))
+        q = plain.latent(self._points(x), batch_size)
+        scaling = fit_scaling(self.model.likelihood, q, labels, self.samples(), kind)
+        return replace(self, calibration=scaling)
+
     # ---- files ----
 
     def settings(self) -> dict[str, Any]:
@@ -190,6 +217,8 @@ class Predictor:
             "seed": self.seed,
             "origin": dict(origin or {}),
         }
+        if self.calibration is not None:
+            description["calibration"] = asdict(self.calibration)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.contiguous() for name, value in self.model.state_dict().items()}
@@ -259,7 +288,10 @@ class Predictor:
             raise ValueError(
                 f"class_names must be {expected} different names for this model, got {len(names)}"
             )
-        return cls(model, config, scaler_from_dict(description["scaler"]), tuple(names), seed)
+        saved = description.get("calibration")
+        calibration = None if saved is None else LogitScaling.from_dict(saved, expected)
+        scaler = scaler_from_dict(description["scaler"])
+        return cls(model, config, scaler, tuple(names), seed, calibration)
 
 
 def _digest(weights: bytes, description: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ FREE = frozenset(
 # What a continuation may change as well: from there on it is another run, and says so.
 CONTINUABLE = FREE | {
     *("max_epochs", "patience", "evaluate_every", "on_numerical_error", "max_numerical_errors"),
-    *("accumulate", "compile"),
+    *("accumulate", "compile", "calibrate"),
 }
 # What the state of a run must hold, and as what.
 STATE: dict[str, type | tuple[type, ...]] = {
