@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import checks_are_deferred
-from gramian.gram.random import normals
 from gramian.nn.checks import check_positive
 from gramian.nn.likelihoods.likelihood import (
     Estimator,
@@ -169,13 +168,12 @@ class PerTarget(Likelihood):
         return {"mean": a + b * mean, "variance": b.square() * var}
 
     @torch.no_grad()
-    def sample_targets(
-        self, q: Marginals, num_samples: int, generator: torch.Generator
+    def draw_targets(
+        self, f: Float[Tensor, "S B C"], generator: torch.Generator
     ) -> Float[Tensor, "S B C"]:
-        """Draws of y, independent for each data point."""
-        noise = normals((num_samples, *q.mean.shape), generator, q.mean.dtype).to(q.mean.device)
+        """Draws of y, given draws of f."""
         a, b = self.units
-        return a + b * self.draw(sample(q, noise), generator)
+        return a + b * self.draw(f, generator)
 
     def metrics(self) -> TargetMetrics:
         """Errors, log-likelihood and coverage."""

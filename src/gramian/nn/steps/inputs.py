@@ -69,6 +69,11 @@ class DenseInput(nn.Module):
         N = x.shape[1]
         return x @ X_i.mT / N, x.square().sum(1) / N
 
+    def products(self, x: Float[Tensor, "B N"]) -> Float[Tensor, "B B"]:
+        """All of G_tt = x xᵀ / N."""
+        x = self._scaled(x)
+        return x @ x.mT / x.shape[1]
+
     def data(self, x: Float[Tensor, "B N"], ii: Float[Tensor, "Pi Pi"]) -> GramBlocks:
         """The data blocks."""
         return GramBlocks(ii, *self.rows(x))

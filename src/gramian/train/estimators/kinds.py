@@ -87,11 +87,34 @@ class Regressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[mi
         self.n_outputs_, self._flat = targets.shape[1], flat
         return tensor(targets, torch.float64), ()
 
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Mean of the targets and, if asked for, their standard deviation, noise included."""
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Mean of the targets and, if asked for, their deviation or covariance, noise included.
+
+        The covariance is that of all rows together, [n, n] or [n, n, T]; its memory grows with n².
+        """
+        if return_std and return_cov:
+            raise RuntimeError("at most one of return_std and return_cov can be asked for")
         found = self._predictions(X)
         mean = self._shaped(found["mean"])
+        if return_cov:
+            return mean, self._covariance(X, found["variance"])
         return (mean, self._shaped(np.sqrt(found["variance"]))) if return_std else mean
+
+    def _covariance(self, X: Any, variance: Array) -> Array:
+        """Of the targets: of f between rows, and all that is uncertain on the diagonal."""
+        likelihood = self.model_.likelihood
+        if likelihood.targets != "real":
+            raise ValueError(
+                "return_cov is for real targets: the covariance of counts is not that of f. "
+                "sample_y has joint draws of them"
+            )
+        q = self.predictor_.joint(self._raw(X, reset=False))
+        cov = (q.cov * likelihood.scale.square()[:, None, None]).movedim(0, -1).cpu().numpy()
+        rows = np.arange(len(cov))
+        cov[rows, rows] = variance
+        return cov[..., 0] if self._flat else cov
 
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Mean and variance of the function without noise, in the units of the targets.
@@ -105,12 +128,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[mi
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
     ) -> Array:
-        """Targets drawn from the prediction of each row, rows independently: [n, (T,) samples]."""
+        """Targets drawn together for all rows: whole functions, and noise: [n, (T,) samples]."""
         check_is_fitted(self, "predictor_")
-        q, likelihood = self.predictor_.latent(self._raw(X, reset=False)), self.model_.likelihood
+        q, likelihood = self.predictor_.joint(self._raw(X, reset=False)), self.model_.likelihood
         assert isinstance(likelihood, PerTarget)
         draw = torch.Generator().manual_seed(draw_seed(random_state))
-        drawn = likelihood.sample_targets(q, n_samples, draw).movedim(0, -1)
+        drawn = likelihood.draw_targets(q.sample(n_samples, draw), draw).movedim(0, -1)
         return self._shaped(drawn.cpu().numpy())
 
     def _shaped(self, values: Array) -> Array:

@@ -147,8 +147,7 @@ class DKMRegressor(Regressor, TableEstimator):
     """A deep kernel machine for one or more real targets, or counts, of table rows.
 
     Further arguments are those of ``DKMClassifier``. Targets are standardised for training; several
-    targets share the kernel and, in standardised units, the noise. There is no ``return_cov``: the
-    model keeps the diagonal of the data's Gram matrix only.
+    targets share the kernel and, in standardised units, the noise.
 
     Args:
         likelihood: "gaussian"; "student_t", for targets with outliers; "poisson", for counts; or a

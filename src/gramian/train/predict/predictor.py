@@ -21,6 +21,7 @@ from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
+from gramian.nn.joint import Joint, joint
 from gramian.nn.likelihoods import Likelihood, draw_noise, received
 from gramian.nn.model import DKM
 from gramian.nn.steps.kernels import Bandwidth, Jitter
@@ -162,6 +163,17 @@ class Predictor:
         """q(f) as the model has it, [N, C] and [N, 1] or [N, C]."""
         parts = list(self.marginals(x, batch_size))
         return Marginals(torch.cat([q.mean for q in parts]), torch.cat([q.var for q in parts]))
+
+    def joint(self, x: Tensor | npt.NDArray[Any]) -> Joint:
+        """q(f) of several rows together, with all of their covariance, as the model has it.
+
+        For models of rows and for those without inducing points; memory grows with the square of
+        the number of rows. A calibration is left out.
+        """
+        if not isinstance(self.model, DKM | FullRankModel):
+            raise PretrainedError(f"a {type(self.model).__name__} has no joint distribution")
+        inputs = self.scaler(self._points(x), self.dtype).to(self.device)
+        return joint(self.model, inputs)
 
     def calibrate(
         self,

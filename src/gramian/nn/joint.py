@@ -1,0 +1,156 @@
+"""The joint distribution of the outputs at several data points, with all of their covariance.
+
+Models keep of G_tt only what the likelihood needs, the diagonal. Here all of it is taken through
+the layers: the new points are handled as pixels of one image, which all meet (``FullBlocks``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gramian.gram.conditional import Conditional, VarianceCheck
+from gramian.gram.errors import within
+from gramian.gram.full_blocks import FullBlocks, PairConvolution, condition_full, pool_inducing
+from gramian.gram.linalg import solve_lower
+from gramian.nn.contract import evaluating
+from gramian.nn.full_rank.full_rank_dkm import FullRankModel
+from gramian.nn.full_rank.full_rank_layer import kernel_of_pairs
+from gramian.nn.layers import DKMLayer, LayerState
+from gramian.nn.model import DKM
+from gramian.nn.steps.inputs import DenseInput
+from gramian.nn.steps.norm import GramNorm
+from gramian.nn.steps.output import OutputState
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """q(f) of several data points together; the outputs are independent of each other."""
+
+    mean: Float[Tensor, "B C"]
+    cov: Float[Tensor, "#C B B"]  # of each output, or one for all
+
+    def sample(self, num_samples: int, generator: torch.Generator) -> Float[Tensor, "S B C"]:
+        """Draws of f, whole functions each; what rounding has made negative counts as 0."""
+        eigenvalues, vectors = torch.linalg.eigh(self.cov.double())
+        root = vectors * eigenvalues.clamp_min(0).sqrt()[:, None]
+        shape = (num_samples, self.mean.shape[1], len(self.mean), 1)
+        z = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
+        drawn = (root @ z.to(root.device))[..., 0].mT  # [S, B, C]
+        return self.mean + drawn.to(self.mean.dtype)
+
+
+@torch.no_grad()
+def joint(model: DKM | FullRankModel, x: Tensor) -> Joint:
+    """q(f) of the data points ``x`` together. Memory grows with the square of their number.
+
+    For every model without inducing points, and for those of rows.
+    """
+    model.check_data(x)
+    if isinstance(model, FullRankModel):
+        return _of_full_rank(model, x)
+    model.check_initialised()
+    with evaluating(model):
+        return _of_rows(model, x)
+
+
+def _of_rows(model: DKM, x: Tensor) -> Joint:
+    """A model of rows, with inducing points: ``DKM.propagate`` with all of G_tt."""
+    if not isinstance(model.inputs, DenseInput) or model.pooling is not None:
+        raise ValueError("the joint distribution is for rows: this model is for images")
+    chain, points = model.inducing_chain({}), model._whiten(x)
+    ti, _ = model.inputs.rows(points)
+    G = FullBlocks(chain.input_ii, ti[None], model.inputs.products(points)[None])
+    for name, layer in model._named_layers():
+        if type(layer) is not DKMLayer or layer.conv is not None:
+            kind = type(layer).__name__
+            raise ValueError(f"the joint distribution cannot be taken through {name}, a {kind}")
+        with within(name):
+            G = _layer(layer, G, chain.layers[name])
+    K = _normalised(model.norm, kernel_of_pairs(model.kernel, G, chain.K_ii), chain.top_ii)
+    with within("output"):
+        return _output(K, chain.output, model.output.variance_check)
+
+
+def _layer(layer: DKMLayer, G: FullBlocks, state: LayerState) -> FullBlocks:
+    """kernel → Gram layer → normalisation."""
+    K = kernel_of_pairs(layer.kernel, G, state.phi_ii)
+    if layer.gram.unexplained == "dropped":
+        G = _explained(K, state.conditional)
+    else:
+        G = condition_full(K, state.conditional)
+    G = FullBlocks(G.ii, G.ti, _checked(G.tt, layer.gram.variance_check))
+    return _normalised(layer.norm, G, state.ii)
+
+
+def _explained(K: FullBlocks, conditional: Conditional) -> FullBlocks:
+    """As ``condition_full``, without what the inducing points do not explain: G_tt = U Uᵀ."""
+    U = conditional.whiten(K.ti[0]) @ conditional.whitened_factor
+    return FullBlocks(conditional.ii, conditional.cross(U)[None], (U @ U.mT)[None])
+
+
+def _normalised(norm: GramNorm, G: FullBlocks, ii: Float[Tensor, "P P"]) -> FullBlocks:
+    """``GramNorm.data`` of all of G_tt."""
+    n_t = norm.data_mean(G.tt[0].diagonal())
+    u, v = norm.factors(G.ii, n_t)
+    column = v[..., None]  # one, or one per data point
+    return FullBlocks(ii, column * u * G.ti, column * v * G.tt)
+
+
+def _output(K: FullBlocks, state: OutputState, check: VarianceCheck) -> Joint:
+    """``GPOutput.data`` with K_tt − X Xᵀ + U Uᵀ."""
+    X = solve_lower(state.kernel_factor, K.ti[0].mT).mT
+    U = X @ state.whitened_factor
+    return Joint(X @ state.whitened_mean, _checked(K.tt - X @ X.mT + U @ U.mT, check))
+
+
+def _of_full_rank(model: FullRankModel, x: Tensor) -> Joint:
+    """A model without inducing points, of rows or of images."""
+    chain, B = model.inducing_chain(), len(x)
+    T, X = (model._points(data).flatten(0, 1) for data in (x, model.train_inputs))
+    N = X.shape[1]
+    G = FullBlocks(chain.input_ii, (T @ X.mT)[None] / N, (T @ T.mT)[None] / N)
+    for name, layer in model._named_layers():
+        state = chain.layers[name]
+        with within(name):
+            K = kernel_of_pairs(layer.kernel, G, state.phi_ii)
+            K = K if layer.conv is None else _convolved(layer.conv, K, B, state.K_ii)
+            if state.conditional is not None:
+                K = condition_full(K, state.conditional)
+            G = FullBlocks(K.ii, K.ti, _checked(K.tt, layer.gram.variance_check))
+    pooled_ti = G.ti[0].unflatten(0, (B, -1)).unflatten(2, (len(chain.pooled_ii), -1)).mean((1, 3))
+    pooled_tt = pool_inducing(G.tt[0], model.num_pixels)
+    pooled = FullBlocks(chain.pooled_ii, pooled_ti[None], pooled_tt[None])
+    K = kernel_of_pairs(model.kernel, pooled, chain.top_ii)
+    with within("output"):
+        if model.output is not None:
+            at_training = model.output.inducing(chain.top_ii)
+            return _output(K, at_training, model.output.variance_check)
+        gp = model._exact_gp(chain)
+        X_t = solve_lower(gp.factor, K.ti[0].mT.expand(*gp.factor.shape[:-1], -1))  # L⁻¹ K_it
+        mean = X_t.mT @ gp.whitened_targets
+        cov = _checked(K.tt - X_t.mT @ X_t, model.config.variance_check)
+        return Joint(mean if mean.ndim == 2 else mean[..., 0].mT, cov)
+
+
+def _convolved(
+    conv: PairConvolution, K: FullBlocks, B: int, K_ii: Float[Tensor, "n n"]
+) -> FullBlocks:
+    """Γ(K) of all pixels of ``B`` images together."""
+    ti = K.ti[0].unflatten(0, (B, -1))
+    blocks = K.tt[0].unflatten(0, (B, -1)).unflatten(2, (B, -1))  # [B, S, B, S]
+    own = blocks.diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    ti = conv.data(FullBlocks(K.ii, ti, own), K_ii).ti
+    return FullBlocks(K_ii, ti.flatten(0, 1)[None], conv.inducing(K.tt[0])[None])
+
+
+def _checked(
+    tt: Float[Tensor, "outputs B B"], check: VarianceCheck
+) -> Float[Tensor, "outputs B B"]:
+    """With the variance check's word on the diagonals."""
+    diagonals = tt.diagonal(dim1=1, dim2=2)
+    checked, _ = check(diagonals)
+    return tt + (checked - diagonals).diag_embed()
