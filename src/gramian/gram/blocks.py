@@ -36,3 +36,8 @@ class Marginals:
 
     mean: Float[Tensor, "B C"]
     var: Float[Tensor, "B #C"]
+
+    def split(self, size: int) -> list[Marginals]:
+        """In batches of ``size`` data points, the last one with what is left."""
+        pairs = zip(self.mean.split(size), self.var.split(size), strict=True)
+        return [Marginals(mean, var) for mean, var in pairs]

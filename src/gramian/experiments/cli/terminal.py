@@ -22,7 +22,10 @@ ROWS = {
     "log_likelihood": ("log-likelihood", ".4f"),
     "log_likelihood_clipped": ("log-likelihood, clipped as published", ".4f"),
     "ece": ("calibration error (ECE)", ".4f"),
+    "ece_mass": ("the same, bins of equal mass", ".4f"),
+    "classwise_ece": ("the same, mean over the classes", ".4f"),
     "brier": ("Brier score", ".4f"),
+    "aurc": ("area under risk against coverage", ".4f"),
     "coverage95": ("coverage of 95 % intervals", ".1%"),
 }
 
@@ -47,6 +50,20 @@ def show_metrics(title: str, columns: Mapping[str, Mapping[str, float]]) -> None
             )
             table.add_row(label, *cells)
     Console(file=sys.stdout).print(table)
+
+
+def show_detections(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """How well each score tells other data from the test set: a table for each of those."""
+    columns = {"auroc": "AUROC", "aupr": "AUPR", "fpr95": "FPR at 95 %"}
+    for name, scores in found.items():
+        table = Table(title=f"Is {name} unlike the training data?", title_justify="left")
+        table.add_column("score")
+        for label in columns.values():
+            table.add_column(label, justify="right")
+        for score, values in scores.items():
+            cells = (f"{values[key]:.4f}" for key in columns)
+            table.add_row(score.replace("_", " "), *cells)
+        Console(file=sys.stdout).print(table)
 
 
 def as_json(values: Any) -> str:

@@ -101,7 +101,7 @@ def set_title(figure: Figure, text: str) -> None:
     fonts = fonts_for([flat])
     missing = _missing([flat], fonts)
     shown = "".join("?" if ord(c) in missing else c for c in flat)
-    figure.suptitle(_middle(shown, 90), fontsize=10, parse_math=False, fontfamily=fonts)
+    figure.suptitle(without_middle(shown, 90), fontsize=10, parse_math=False, fontfamily=fonts)
 
 
 def one_line(text: str) -> str:
@@ -148,10 +148,10 @@ def _shorten(text: str, number: int, width: int) -> str:
     if _columns(text) <= width:
         return text
     prefix = f"{number}: "
-    return prefix + _middle(text, width - len(prefix))
+    return prefix + without_middle(text, width - len(prefix))
 
 
-def _middle(text: str, width: int) -> str:
+def without_middle(text: str, width: int) -> str:
     """The text, or its beginning and its end with … between."""
     if _columns(text) <= width:
         return text

@@ -73,6 +73,13 @@ class Categorical(Likelihood):
         """Whether the class of the largest mean is the right one."""
         return q.mean.argmax(1) == y
 
+    def mutual_information(
+        self, q: Marginals, noise: Float[Tensor, "S #B C"]
+    ) -> Float[Tensor, " B"]:
+        """H[E_q p] − E_q H[p] with p = softmax(f), over the samples."""
+        p = sample(q, noise).softmax(-1)
+        return torch.special.entr(p.mean(0)).sum(-1) - torch.special.entr(p).sum(-1).mean(0)
+
     def metrics(self) -> ClassificationMetrics:
         """Accuracy, log-likelihood, calibration, Brier score and entropy."""
         return ClassificationMetrics(self.num_outputs)

@@ -118,6 +118,10 @@ class Likelihood(nn.Module, ABC):
         """Whether the most probable class is the right one; None if there are no classes."""
         return None
 
+    def mutual_information(self, q: Marginals, noise: Tensor) -> Float[Tensor, " B"] | None:
+        """I(y; f) in nats: what is uncertain about a class because f is; None without classes."""
+        return None
+
     def extra_repr(self) -> str:
         """For ``repr``."""
         return f"{self.num_outputs}, num_samples={self.num_samples}, estimator={self.estimator!r}"

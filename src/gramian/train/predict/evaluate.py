@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable
 
+import torch
+from torch import Tensor
+
+from gramian.gram.blocks import Marginals
 from gramian.gram.linalg import condition_number
 from gramian.nn.contract import Trainable
 from gramian.nn.layers import grams_of
@@ -18,11 +22,17 @@ from gramian.train.runtime.engine import Engine
 @torch.no_grad()
 def evaluate(predictor: Predictor, data: Dataset, batch_size: int = 256) -> Metrics:
     """Accumulated metrics; ``as_numbers`` gives them as numbers."""
+    targets = data.y.split(batch_size)
+    return metrics_of(predictor, zip(predictor.marginals(data.x, batch_size), targets, strict=True))
+
+
+@torch.no_grad()
+def metrics_of(predictor: Predictor, batches: Iterable[tuple[Marginals, Tensor]]) -> Metrics:
+    """The same of marginals that are there already, each batch with its targets."""
     likelihood, samples = predictor.model.likelihood, predictor.samples()
     metrics = likelihood.metrics()
-    targets = received(data.y, predictor.device).split(batch_size)
-    for q, y in zip(predictor.marginals(data.x, batch_size), targets, strict=True):
-        likelihood.add_to_(metrics, q, y, samples)
+    for q, y in batches:
+        likelihood.add_to_(metrics, q, received(y, predictor.device), samples)
     return metrics
 
 
