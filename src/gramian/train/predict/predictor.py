@@ -13,12 +13,14 @@ import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gramian._version import __version__
 from gramian.gram.blocks import Marginals
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
+from gramian.nn.explain import TOP, contributions, layer_features, pixel_shares
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
 from gramian.nn.joint import Joint, joint
@@ -116,7 +118,7 @@ class Predictor:
         """
         predict = self.model.for_prediction()
         for batch in x.split(batch_size):
-            inputs = self.scaler(batch, self.dtype).to(self.device)
+            inputs = self._inputs(batch)
             self.model.check_data(inputs)
             q = predict(inputs)
             if not (q.mean.isfinite().all() and q.var.isfinite().all()):
@@ -164,6 +166,66 @@ class Predictor:
         parts = list(self.marginals(x, batch_size))
         return Marginals(torch.cat([q.mean for q in parts]), torch.cat([q.var for q in parts]))
 
+    # ---- explanations ----
+
+    @torch.no_grad()
+    def features(
+        self, x: Tensor | npt.NDArray[Any], batch_size: int = 256
+    ) -> dict[str, Float[Tensor, "N P"]]:
+        """Features of raw data whose dot products are the learned similarity of each layer.
+
+        ``input``, every layer by name, and ``output``: see ``nn/explain.py``.
+        """
+        batches = self._points(x).split(batch_size)
+        parts = [layer_features(self.dkm, self._inputs(batch)) for batch in batches]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def similar(
+        self,
+        x: Tensor | npt.NDArray[Any],
+        among: Tensor | npt.NDArray[Any],
+        k: int = 5,
+        layer: str = TOP,
+    ) -> tuple[Tensor, Float[Tensor, "N k"]]:
+        """The ``k`` data of ``among`` most similar to each of ``x``: their places and similarities.
+
+        Similarity is the cosine under the learned kernel of a ``layer``: ``input``, a layer's name
+        (``predictor.dkm.layers``), or ``output``. The most similar come first.
+        """
+        if not 1 <= k <= len(among):
+            raise ValueError(f"k must be between 1 and the {len(among)} data points, got {k}")
+        mine, others = self.features(x), self.features(among)
+        if layer not in mine:
+            raise ValueError(f"layer must be one of {', '.join(mine)}, got {layer!r}")
+        cosines = normalize(mine[layer]) @ normalize(others[layer]).mT
+        best = cosines.topk(k, dim=1)
+        return best.indices, best.values
+
+    @torch.no_grad()
+    def contributions(
+        self, x: Tensor | npt.NDArray[Any], batch_size: int = 256
+    ) -> Float[Tensor, "N P C"]:
+        """The share of each inducing point in each output; over the points they add up to its mean.
+
+        Of logits, or of a target in standardised units; a calibration is left out.
+        """
+        batches = self._points(x).split(batch_size)
+        return torch.cat([contributions(self.dkm, self._inputs(batch))[0] for batch in batches])
+
+    def pixel_shares(
+        self, x: Tensor | npt.NDArray[Any], reference: Tensor | npt.NDArray[Any]
+    ) -> Float[Tensor, "N H W C"]:
+        """The share of each pixel of the last map in each logit, beside a mean of reference images.
+
+        They add up to the logit of the image less that of the reference.
+        """
+        inputs = (self._inputs(self._points(data)) for data in (x, reference))
+        return pixel_shares(self.dkm, *inputs)[0]
+
+    def _inputs(self, points: Tensor) -> Tensor:
+        """Raw data as the model takes them."""
+        return self.scaler(points, self.dtype).to(self.device)
+
     def joint(self, x: Tensor | npt.NDArray[Any]) -> Joint:
         """q(f) of several rows together, with all of their covariance, as the model has it.
 
@@ -172,8 +234,9 @@ class Predictor:
         """
         if not isinstance(self.model, DKM | FullRankModel):
             raise PretrainedError(f"a {type(self.model).__name__} has no joint distribution")
-        inputs = self.scaler(self._points(x), self.dtype).to(self.device)
-        return joint(self.model, inputs)
+        return joint(self.model, self._inputs(self._points(x)))
+
+    # ---- calibration ----
 
     def calibrate(
         self,
