@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
+from jaxtyping import TypeCheckError
 from jsonargparse import get_loader
 
 from gramian import Bandwidth
 from gramian.experiments.cli.commands import bench, data, evaluate, export, info, predict, report
+from gramian.experiments.cli.commands import map as map_command
 from gramian.experiments.cli.commands import reproduce as reproduce_command
 from gramian.experiments.cli.main import COMMANDS, main
 from gramian.experiments.cli.options import Parser, UsageError
@@ -22,7 +25,7 @@ from gramian.experiments.cli.train_options import (
     peek,
     train_parser,
 )
-from gramian.train.config import MODEL_CONFIGS, ConfigError, TrainConfig
+from gramian.train.config import MODEL_CONFIGS, ConfigError, TrainConfig, config_from_dict
 from gramian.train.data import DataError
 
 PARSERS = {
@@ -31,6 +34,7 @@ PARSERS = {
     "evaluate": evaluate.evaluate_parser,
     "export": export.export_parser,
     "info": info.info_parser,
+    "map": map_command.map_parser,
     "predict": predict.predict_parser,
     "report": report.report_parser,
     "reproduce": reproduce_command.reproduce_parser,
@@ -133,6 +137,24 @@ assert main(["train", *sys.argv[1:]]) == 1
 
 
 # ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("lr: null", "lr"),
+        ("betas: null", "betas"),
+        ("momentum: null", "momentum"),
+        ("model: {nu: null}", "model.nu"),
+        ("model: {skr: {jitter: null}}", "model.skr.jitter"),
+    ],
+)
+def test_null_is_for_options_that_have_a_meaning_for_it(capsys, tmp_path, text, name):
+    (tmp_path / "settings.yaml").write_text(text)
+    line = error_line(capsys, "train", "--config", str(tmp_path / "settings.yaml"))
+    assert f"--{name} must not be null" in line
+    with pytest.raises((ConfigError, TypeCheckError), match=r"lr|model|betas|momentum"):
+        config_from_dict(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramian.nn.baseline.network import Network, NetworkConfig
@@ -154,6 +154,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
+        check_no_nulls(self)
         try:
             check_positive(
                 max_epochs=self.max_epochs,
@@ -215,6 +216,16 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for YAML and JSON."""
         return _plain(asdict(self))
+
+
+def check_no_nulls(settings: Any, path: str = "") -> None:
+    """Raise unless only settings that may be None are: a file can say null anywhere."""
+    for field_ in fields(settings):
+        value = getattr(settings, field_.name)
+        if value is None and "None" not in str(field_.type):
+            raise ConfigError(f"{path}{field_.name} must not be null")
+        if is_dataclass(value):
+            check_no_nulls(value, f"{path}{field_.name}.")
 
 
 def build_model(config: ModelConfig) -> Trainable:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace, get_loader
@@ -84,6 +84,7 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
                 "--config: a name that stands for several options must hold them, or be left out"
             ) from error
     options = parser.parse_args(asked.words)
+    refuse_nulls(parser, options)
     import_modules([*options["import"], *named_modules(options)])
     try:
         forget_bandwidths(options, start.get("model", {}))
@@ -93,6 +94,18 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
         return config, options, splits
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def refuse_nulls(parser: Parser, options: Namespace) -> None:
+    """A file may say null for any option; only some have a meaning for it."""
+    for action in parser._actions:
+        kind = getattr(action, "_typehint", None)
+        if (
+            kind is not None
+            and type(None) not in get_args(kind)
+            and options.get(action.dest) is None
+        ):
+            raise UsageError(f"--{action.dest} must not be null")
 
 
 def forget_bandwidths(options: Namespace, start: Values) -> None:
