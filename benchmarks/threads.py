@@ -41,9 +41,9 @@ def words_for(name: str) -> tuple[list[str], int]:
     if not images.exists():
         import numpy as np
 
-        x = np.random.default_rng(0).integers(0, 256, (384, 32, 32, 3), dtype=np.uint8)
-        np.savez(images, x=x, y=np.arange(384) % 10)
-    data = ["--data", str(images), "--train_size", "256", "--batch_size", "128"]
+        x = np.random.default_rng(0).integers(0, 256, (192, 32, 32, 3), dtype=np.uint8)
+        np.savez(images, x=x, y=np.arange(192) % 10)
+    data = ["--data", str(images), "--train_size", "128", "--batch_size", "64"]
     model = ["--preset", "cifar10", "--model.num_inducing", widths, "--model.whitening", "false"]
     return [*model, *data, "--model.whiten_inducing", "false", "--max_epochs", "3"], 2
 

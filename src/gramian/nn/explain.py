@@ -53,11 +53,11 @@ def _features(ti: Float[Tensor, "B *space P"], ii: Float[Tensor, "P P"]) -> Floa
 
 
 @torch.no_grad()
-def contributions(model: DKM, x: Tensor) -> tuple[Float64[Tensor, "B P C"], Float64[Tensor, "B C"]]:
-    """The share of each inducing point in each output, K_tp (K_ii⁻¹ μ)_pc, and their sums.
+def contributions(model: DKM, x: Tensor) -> tuple[Float64[Tensor, "B P C"], Float64[Tensor, "B P"]]:
+    """The share of each inducing point in each output, K_tp (K_ii⁻¹ μ)_pc, and K_ti.
 
-    The sum over p is mean_c of q(f). The last kernel and what follows are taken in float64: shares
-    of both signs cancel.
+    The sum over p is mean_c of q(f). What follows K_ti is taken in float64: shares of both signs
+    cancel.
     """
     model.check_initialised()
     model.check_data(x)
@@ -67,8 +67,8 @@ def contributions(model: DKM, x: Tensor) -> tuple[Float64[Tensor, "B P C"], Floa
         L_K = cholesky(chain.top_ii.double(), what="K_ii")
         mu = model.output._coordinates(chain.output.kernel_factor)[0].double()
         weights = solve_upper(L_K, solve_lower(L_K, mu))
-    shares = K.ti.double()[..., None] * weights
-    return shares, shares.sum(1)
+    K_ti = K.ti.double()
+    return K_ti[..., None] * weights, K_ti
 
 
 def pixel_shares(

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train a model; resumes by itself where it was stopped",
     "evaluate": "metrics of a trained model on a data set",
     "predict": "class, probabilities, entropy and latent variance of images or rows",
+    "explain": "why a model says what it says about images, as one page",
     "map": "how classes come apart from layer to layer, as a picture and as a page",
     "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",

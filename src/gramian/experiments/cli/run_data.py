@@ -32,26 +32,26 @@ def add_data_options(parser: ArgumentParser) -> None:
     )
 
 
-def chosen_data(options: Namespace) -> tuple[str, Dataset]:
-    """The name of the data, and the points to evaluate on, split as the run did."""
+def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Dataset]:
+    """The name of the data and the points of a split (``--split``), split as the run did."""
     from gramian.train.config import config_from_dict
     from gramian.train.data import load
     from gramian.train.task import load_task
 
+    split = split or options.split
     if options.data is not None:
-        if options.split == "validation":
+        if split == "validation":
             raise UsageError("--split validation is a part of the run's own data: leave out --data")
-        return options.data, getattr(load(options.data, options.data_dir), options.split)
+        return options.data, getattr(load(options.data, options.data_dir), split)
     path = Path(options.model) / "config.yaml"
     if not path.exists():
         raise UsageError(f"{options.model} is no run folder, so say which data: --data NAME")
     config = config_from_dict(read_config(path))
     if options.data_dir is not None:
         config = replace(config, data_dir=options.data_dir)
-    data = getattr(load_task(config), options.split)
+    data = getattr(load_task(config), split)
     if data is None:
         raise UsageError(
-            f"--split {options.split}: the run had none (validation_fraction "
-            f"{config.validation_fraction})"
+            f"--split {split}: the run had none (validation_fraction {config.validation_fraction})"
         )
     return config.data, data

@@ -212,6 +212,14 @@ class Predictor:
         batches = self._points(x).split(batch_size)
         return torch.cat([contributions(self.dkm, self._inputs(batch))[0] for batch in batches])
 
+    @torch.no_grad()
+    def kernel_with_inducing(
+        self, x: Tensor | npt.NDArray[Any], batch_size: int = 256
+    ) -> Float[Tensor, "N P"]:
+        """K_ti of the output: the learned similarity of raw data with each inducing point."""
+        batches = self._points(x).split(batch_size)
+        return torch.cat([contributions(self.dkm, self._inputs(batch))[1] for batch in batches])
+
     def pixel_shares(
         self, x: Tensor | npt.NDArray[Any], reference: Tensor | npt.NDArray[Any]
     ) -> Float[Tensor, "N H W C"]:

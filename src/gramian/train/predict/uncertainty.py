@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import numpy as np
 import torch
 
 from gramian.gram.blocks import Marginals
@@ -24,7 +23,7 @@ CHUNK = 1024
 def probabilities_and_scores(predictor: Predictor, q: Marginals) -> tuple[Array, dict[str, Array]]:
     """Class probabilities [N, C], and each score [N], of data with the marginals ``q``.
 
-    Scores that are the same for all data (a network's logits have no variance) are left out.
+    A network's logits have no variance, and so no mutual information: these are left out.
     """
     likelihood, samples = predictor.model.likelihood, predictor.samples()
     probabilities, information = [], []
@@ -34,13 +33,11 @@ def probabilities_and_scores(predictor: Predictor, q: Marginals) -> tuple[Array,
         information.append(torch.zeros(len(part.mean)) if shared is None else shared.cpu())
     p = torch.cat(probabilities).numpy()
     p = p / p.sum(1, keepdims=True)
-    scores = {
-        "entropy": entropies(p),
-        "doubt": 1 - p.max(1),
-        "latent_variance": q.var.double().mean(1).cpu().numpy(),
-        "mutual_information": torch.cat(information).double().numpy(),
-    }
-    return p, {name: values for name, values in scores.items() if np.ptp(values) > 0}
+    scores = {"entropy": entropies(p), "doubt": 1 - p.max(1)}
+    if q.var.any():
+        scores["latent_variance"] = q.var.double().mean(1).cpu().numpy()
+        scores["mutual_information"] = torch.cat(information).double().numpy()
+    return p, scores
 
 
 def detections(like: dict[str, Array], unlike: dict[str, Array]) -> dict[str, dict[str, float]]:

@@ -36,17 +36,14 @@ def run(words: Sequence[str]) -> None:
     from gramian.train.runtime.seeds import generator
 
     order = torch.randperm(len(data), generator=generator(0, "map"))[: options.points]
-    some = data.subset(order)
-    if len(some) < 3:
-        raise UsageError(f"a map needs 3 data points or more, got {len(some)}")
+    x, labels = data.x[order], np.asarray(data.y[order])
+    if len(x) < 3:
+        raise UsageError(f"a map needs 3 data points or more, got {len(x)}")
     with predicting():
-        features = predictor.features(some.x, options.batch_size)
-    labels = np.asarray(some.y)
+        features = predictor.features(x, options.batch_size)
     maps = layer_maps({key: phi.cpu().numpy() for key, phi in features.items()}, labels)
-    title = (
-        f"{Path(options.model).resolve().name} on {name}: {len(some):,} points of {options.split}"
-    )
-    images = some.x.numpy() if some.images and some.x.dtype == torch.uint8 else None
+    title = f"{Path(options.model).resolve().name} on {name}: {len(x):,} points of {options.split}"
+    images = x.numpy() if data.images and x.dtype == torch.uint8 else None
     folder = Path(options.output) if options.output else Path(options.model)
     save(picture(maps, labels, data.class_names, title), folder / "map.png")
     text = page(maps, labels, data.class_names, title, images)

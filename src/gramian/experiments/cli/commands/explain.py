@@ -1,0 +1,114 @@
+"""``gramian explain``: one page on why a model says what it says about some images."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from gramian.experiments.cli.commands.predict import read
+from gramian.experiments.cli.options import Parser, UsageError
+from gramian.experiments.cli.run_data import chosen_data
+from gramian.experiments.cli.saved_model import (
+    add_batch_options,
+    add_model_options,
+    load_predictor,
+    predicting,
+)
+from gramian.experiments.cli.terminal import as_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gramian.train.predict.predictor import Predictor
+
+
+def run(words: Sequence[str]) -> None:
+    """Explain, and write the page."""
+    options = explain_parser().parse_args(list(words))
+    predictor = load_predictor(options)
+    shape = predictor.model.data_shape
+    if len(shape) != 3 or not predictor.class_names:
+        raise UsageError("explain is for classifiers of images")
+    names, x = images(options, predictor)
+
+    import torch
+
+    from gramian.experiments.explanations.explanation import Explainer, explanation_page
+    from gramian.train.record.files import write_text_atomically
+    from gramian.train.runtime.seeds import generator
+
+    (_, train), (_, test) = (chosen_data(options, split) for split in ("train", "test"))
+    some, usual = (
+        torch.randperm(len(data), generator=generator(0, "explain"))[: options.among].sort().values
+        for data in (train, test)
+    )
+    with predicting():
+        explainer = Explainer(predictor, train.subset(some), test.x[usual], options.similar)
+        found = [explainer.explain(name, image) for name, image in zip(names, x, strict=True)]
+    folder = Path(options.output) if options.output else Path(options.model)
+    folder.mkdir(parents=True, exist_ok=True)
+    title = f"Why {Path(options.model).resolve().name} says so"
+    write_text_atomically(folder / "explanation.html", explanation_page(title, found))
+    if options.json:
+        rows = [{"input": e.name, "class": e.classes[0][0], "logit": e.logit} for e in found]
+        sys.stdout.write(as_json({"file": str(folder / "explanation.html"), "images": rows}))
+        return
+    for each in found:
+        label, probability, _ = each.classes[0]
+        sys.stdout.write(f"{each.name}: {label}, {probability:.1%}\n")
+    sys.stdout.write(f"{folder / 'explanation.html'}\n")
+
+
+def explain_parser() -> Parser:
+    """The options."""
+    parser = Parser("explain", "Why a model says what it says about images: one HTML page.")
+    add_model_options(parser)
+    parser.add_argument("inputs", nargs="*", help="image files, or folders of image files")
+    parser.add_argument(
+        "--test", nargs="+", type=NonNegativeInt, default=[],
+        help="numbers of images of the test set, instead of or besides files",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", type=str | None, default=None,
+        help="data set with the training and test images; null: the run's own",
+    )  # fmt: skip
+    parser.add_argument("--data_dir", type=str | None, default=None, help="where data are stored")
+    parser.add_argument(
+        "--among", type=PositiveInt, default=2000, help="training and test images to compare with"
+    )
+    parser.add_argument("--similar", type=PositiveInt, default=5, help="neighbours per layer")
+    parser.add_argument(
+        "--output", type=str | None, default=None, help="folder; null: the run's own"
+    )
+    add_batch_options(parser)
+    return parser
+
+
+def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]:
+    """Names and values of what is to be explained."""
+    import torch
+
+    names: list[str] = []
+    parts: list[Tensor] = []
+    if options.inputs:
+        found, x = read(options.inputs)
+        names += found
+        parts.append(x)
+    if options.test:
+        _, test = chosen_data(options, "test")
+        if max(options.test) >= len(test):
+            raise UsageError(f"--test: the test set has {len(test)} images, from 0 on")
+        names += [f"test image {n} ({test.class_names[int(test.y[n])]})" for n in options.test]
+        parts.append(test.x[torch.tensor(options.test)])
+    if not parts:
+        raise UsageError("nothing to explain: name image files, or --test NUMBERS")
+    shape = predictor.model.data_shape
+    for part in parts:
+        if tuple(part.shape[1:]) != shape:
+            raise UsageError(f"the model takes data of shape {shape}, got {tuple(part.shape[1:])}")
+    return names, torch.cat(parts)
