@@ -9,26 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from gramian import SKR, Bandwidth, ConvDKMConfig, DenseDKMConfig, fit
+from gramian import DenseDKMConfig, fit
 from gramian.experiments.cli.main import main
 from gramian.experiments.explanations.explanation import Explainer, explanation_page, heat_map
 from gramian.train.data import load
-from gramian.train.defaults import IMAGE_MODEL
+from tests.train.tiny import digits_predictor
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     data = load("digits")
-    names = np.array(data.train.class_names)[data.train.y.numpy()]
-    bandwidths = {
-        name: Bandwidth(**IMAGE_MODEL[name]) for name in ("bandwidth", "output_bandwidth")
-    }
-    config = ConvDKMConfig(
-        num_inducing=(16, 16), strides=(2, 2), blocks_per_stage=1, whitening=False,
-        num_samples=20, skr=SKR(None, 0.1), **IMAGE_MODEL | bandwidths,
-    )  # fmt: skip
-    settings = {"max_epochs": 4, "lr": 0.03, "schedule": "one_cycle", "optimiser": "muon"}
-    predictor = fit(config, data.train.x, names, **settings)
+    predictor = digits_predictor()
     folder = tmp_path_factory.mktemp("model")
     predictor.save_pretrained(folder)
     return data, predictor, folder

@@ -19,7 +19,8 @@ from gramian.experiments.explanations.layer_map import (
     same_class_neighbours,
     turned_to,
 )
-from gramian.experiments.explanations.web_page import as_script_json, sprite_of
+from gramian.experiments.explanations.pictures import sprite_of
+from gramian.experiments.web_page import as_script_json
 
 CHANCE = np.random.default_rng(0)
 PHI = CHANCE.normal(size=(30, 6)) * [3, 2, 1, 1, 0.5, 0.1] + 5

@@ -20,9 +20,9 @@ from gramian import (
 )
 from gramian.nn.explain import contributions, layer_features, pixel_shares
 from gramian.train.data import load
-from gramian.train.defaults import IMAGE_MODEL
 from gramian.train.predict.predictor import PretrainedError
 from tests.samples import generator, random_
+from tests.train.tiny import digits_predictor
 
 CONV = ConvDKMConfig(
     image_shape=(1, 8, 8), num_outputs=3, num_inducing=(6, 8), strides=(1, 2), blocks_per_stage=1,
@@ -116,16 +116,7 @@ def test_features_by_a_plain_formula():
 @pytest.fixture(scope="module")
 def digits():
     data = load("digits")
-    names = np.array(data.train.class_names)[data.train.y.numpy()]
-    bandwidths = {
-        name: Bandwidth(**IMAGE_MODEL[name]) for name in ("bandwidth", "output_bandwidth")
-    }
-    config = ConvDKMConfig(
-        num_inducing=(16, 16), strides=(2, 2), blocks_per_stage=1, whitening=False,
-        num_samples=20, skr=SKR(None, 0.1), **IMAGE_MODEL | bandwidths,
-    )  # fmt: skip
-    settings = {"max_epochs": 4, "lr": 0.03, "schedule": "one_cycle", "optimiser": "muon"}
-    return data, fit(config, data.train.x, names, **settings)
+    return data, digits_predictor()
 
 
 def test_an_image_is_most_similar_to_itself_and_then_to_its_class(digits):

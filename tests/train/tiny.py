@@ -1,10 +1,12 @@
 """A task and a model that train in a second."""
 
+import numpy as np
 import torch
 
-from gramian import ConvDKMConfig, Predictor
+from gramian import SKR, Bandwidth, ConvDKMConfig, Predictor, fit
 from gramian.train.config import TrainConfig, build_model
 from gramian.train.data import Augmentation, Normaliser, digits
+from gramian.train.defaults import IMAGE_MODEL
 from gramian.train.runtime.engine import Engine
 from gramian.train.task import Task, fit_model_config
 from gramian.train.trainer import Trainer
@@ -18,6 +20,20 @@ MODEL = ConvDKMConfig(
     output_start="kernel",
     whitening=False,
 )
+
+
+def digits_predictor() -> Predictor:
+    """A small model of digits by the recipe, in a few seconds: about 90 % right."""
+    data = digits().train
+    bandwidths = {
+        name: Bandwidth(**IMAGE_MODEL[name]) for name in ("bandwidth", "output_bandwidth")
+    }
+    model = ConvDKMConfig(
+        num_inducing=(16, 16), strides=(2, 2), blocks_per_stage=1, whitening=False,
+        num_samples=20, skr=SKR(None, 0.1), **IMAGE_MODEL | bandwidths,
+    )  # fmt: skip
+    settings = {"max_epochs": 4, "lr": 0.03, "schedule": "one_cycle", "optimiser": "muon"}
+    return fit(model, data.x, np.array(data.class_names)[data.y.numpy()], **settings)
 
 
 def config(**changes) -> TrainConfig:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from gramian.experiments.explanations.web_page import as_picture, data_url, enlarged, render
+from gramian.experiments.explanations.pictures import as_picture, data_url, enlarged
+from gramian.experiments.web_page import render
 from gramian.nn.likelihoods.likelihood import sample
 from gramian.train.data import Dataset
 from gramian.train.predict.predictor import Predictor
@@ -166,4 +167,5 @@ def heat_map(image: NDArray[np.uint8], shares: NDArray[np.float64]) -> Image.Ima
 
 def explanation_page(title: str, explanations: list[Explanation]) -> str:
     """One page with all of them, and everything inside."""
-    return render("explanation.html.j2", None, title=title, explanations=explanations)
+    files = ("explanation.html.j2", "explanations.css")
+    return render(str(__package__), *files, title=title, explanations=explanations)

@@ -10,8 +10,9 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from gramian.experiments.explanations.web_page import data_url, render, sprite_of
+from gramian.experiments.explanations.pictures import data_url, sprite_of
 from gramian.experiments.plots.style import STYLE, Figure, class_labels, set_title
+from gramian.experiments.web_page import render
 
 Array = NDArray[np.float64]
 NEIGHBOURS = 10
@@ -139,4 +140,5 @@ def page(
         "columns": 0 if images is None else math.ceil(math.sqrt(len(images))),
     }
     sprite = "" if images is None else data_url(sprite_of(images))
-    return render("map.html.j2", "map.js", title=title, facts=facts, sprite=sprite)
+    files = ("map.html.j2", "explanations.css", "map.js")
+    return render(str(__package__), *files, title=title, facts_json=facts, sprite=sprite)

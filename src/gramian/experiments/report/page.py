@@ -6,16 +6,10 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment
-from markupsafe import Markup
-
 from gramian.experiments.report.grids import Cell, Grid
-
-# Nothing may be loaded from anywhere, whatever a label contains.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+from gramian.experiments.web_page import render
 
 
 @dataclass(frozen=True)
@@ -38,17 +32,15 @@ class Section:
 
 def as_page(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
     """The page: what it is, where to find what, and the sections."""
-    pages = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    pages.filters |= {"id": _id, "order": _order, "unbroken": _unbroken, "base64": _base64}
-    return pages.from_string(_resource("page.html.j2")).render(
+    return render(
+        str(__package__),
+        "page.html.j2",
+        "page.css",
+        "page.js",
+        {"id": _id, "order": _order, "unbroken": _unbroken, "base64": _base64},
         title=title,
         facts=facts,
         sections=sections,
-        policy=POLICY,
-        style=Markup(_resource("page.css")),
-        script=Markup(_resource("page.js")),
     )
 
 
@@ -67,7 +59,3 @@ def _unbroken(text: str) -> str:
 
 def _base64(image: Image) -> str:
     return base64.b64encode(image.path.read_bytes()).decode()
-
-
-def _resource(name: str) -> str:
-    return (resources.files("gramian.experiments.report") / name).read_text(encoding="utf-8")

@@ -1,48 +1,14 @@
-"""HTML pages that hold everything themselves, and images as parts of them."""
+"""Images as pictures, for pages that hold everything themselves."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
 import math
-from importlib import resources
-from typing import Any
 
 import numpy as np
-from jinja2 import Environment
-from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
-
-# Nothing may be loaded from anywhere, whatever a label contains.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-
-
-def render(template: str, script: str | None, **values: Any) -> str:
-    """A page from its template and script; ``facts`` are JSON that the script reads."""
-    pages = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    facts = values.pop("facts", None)
-    return pages.from_string(resource(template)).render(
-        policy=POLICY,
-        style=Markup(resource("explanations.css")),
-        script=Markup("" if script is None else resource(script)),
-        facts=Markup(as_script_json(facts)),
-        **values,
-    )
-
-
-def as_script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no name of a class can end it."""
-    text = json.dumps(value, ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def resource(name: str) -> str:
-    """The text of a file beside this one."""
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def data_url(image: Image.Image) -> str:
