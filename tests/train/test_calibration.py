@@ -36,8 +36,7 @@ def overconfident(num=400, classes=3, factor=4.0, seed=0):
     draw = generator(seed)
     logits = torch.randn(num, classes, generator=draw, dtype=torch.float64)
     y = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
-    var = 0.3 * torch.rand(num, 1, generator=draw, dtype=torch.float64)
-    return Marginals(factor * logits, factor**2 * var * 0.0), y
+    return Marginals(factor * logits, torch.zeros(num, 1, dtype=torch.float64)), y
 
 
 SAMPLES = draw_noise(20, (1, 3), generator(7), torch.float64)

@@ -55,7 +55,7 @@ class Explanation:
         heat: pictures with the shares of the pixels in the logits of the first two classes.
         in_favour: inducing points with the largest shares in the first logit.
         against: those with the smallest.
-        logit: of the first class, and that of the mean of training images.
+        logit: of the first class, to which the shares of all inducing points add up.
     """
 
     name: str
