@@ -21,7 +21,7 @@ from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import SpatialMean
 from gramian.nn.steps.positive_definite import PositiveDefinite
-from gramian.nn.steps.whitening import ZCA
+from gramian.nn.steps.whitening import ZCA, PatchZCA
 from tests import reference
 from tests.samples import flatten, generator, grams, random_, random_gram, random_psd
 
@@ -450,6 +450,70 @@ def test_whitening_in_chunks_is_whitening_at_once(monkeypatch):
     chunked.fit_(images)
     for name, buffer in whole.named_buffers():
         torch.testing.assert_close(chunked.get_buffer(name), buffer, rtol=1e-9, atol=1e-12)
+
+
+def test_patches_as_large_as_the_image_are_whitened_as_the_image():
+    """The middle pixel then is that of ZCA, but for the last standardisation."""
+    images = torch.randn(60, 2, 5, 5, generator=generator(0), dtype=torch.float64).cumsum(-1) + 3
+    whole, patches = ZCA((2, 5, 5)).double(), PatchZCA((2, 5, 5)).double()
+    whole.fit_(images)
+    patches.fit_(images)
+    middle = whole.matrix.view(2, 5, 5, 2, 5, 5)[:, 2, 2]
+    torch.testing.assert_close(patches.filters, middle, rtol=1e-9, atol=1e-12)
+    ours, theirs = (white(images)[:, :, 2, 2] for white in (patches, whole))
+    for channel in range(2):
+        both = torch.stack([ours[:, channel], theirs[:, channel]])
+        assert torch.corrcoef(both)[0, 1] > 1 - 1e-9
+
+
+def test_whitened_patches_by_loops():
+    """Filters from the definition, applied pixel by pixel with the nearest pixel beyond borders."""
+    images = torch.randn(4, 2, 9, 10, generator=generator(1), dtype=torch.float64)
+    images[:, :, 1:] += 2 * images[:, :, :-1]
+    white = PatchZCA((2, 9, 10), epsilon=0.2, side=3).double()
+    white.fit_(images)
+    mean, std = images.mean((0, 2, 3)), images.transpose(0, 1).flatten(1).std(1)
+    M = ((images - mean[:, None, None]) / std[:, None, None]).numpy()
+    rows = [
+        M[n, :, i : i + 3, j : j + 3].ravel()
+        for n in range(4)
+        for i in range(0, 7, 2)
+        for j in range(0, 8, 2)
+    ]
+    Sigma = np.array(rows).T @ np.array(rows)
+    eigenvalues, U = np.linalg.eigh(Sigma)
+    W = U @ np.diag((eigenvalues + 0.2 * eigenvalues.mean()) ** -0.5) @ U.T
+    out = np.zeros_like(M)
+    for c in range(2):
+        filters = W[c * 9 + 4].reshape(2, 3, 3)
+        for n, i, j in np.ndindex(4, 9, 10):
+            for d, a, b in np.ndindex(2, 3, 3):
+                y, x = min(max(i + a - 1, 0), 8), min(max(j + b - 1, 0), 9)
+                out[n, c, i, j] += filters[d, a, b] * M[n, d, y, x]
+    out -= out.mean((0, 2, 3), keepdims=True)
+    out /= out.std((0, 2, 3), keepdims=True, ddof=1)
+    torch.testing.assert_close(white(images), torch.from_numpy(out), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("shape", "side"), [((1, 8, 8), 7), ((3, 6, 9), 5), ((1, 1, 4), 1)])
+def test_patches_are_odd_and_fit_small_images(shape, side):
+    white = PatchZCA(shape)
+    images = torch.randn(20, *shape, generator=generator(0))
+    assert white.filters.shape == (shape[0], shape[0], side, side)
+    torch.testing.assert_close(white(images), images)  # before it is fitted
+    white.fit_(images)
+    assert white(images).isfinite().all()
+    with pytest.raises(ValueError, match="at least 2 images"):
+        white.fit_(images[:1])
+
+
+def test_patches_come_from_a_thousand_images_at_most(monkeypatch):
+    monkeypatch.setattr("gramian.nn.steps.whitening.MOST", 5)
+    images = torch.randn(12, 1, 8, 8, generator=generator(0))
+    all_, some = PatchZCA((1, 8, 8)), PatchZCA((1, 8, 8))
+    all_.fit_(images)
+    some.fit_(images[::3])
+    torch.testing.assert_close(all_.filters, some.filters, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("start", ["random", "kernel", "prior"])

@@ -112,7 +112,7 @@ def test_images_in_float64(tmp_path):
 
 def test_images_as_onnx(tmp_path):
     pytest.importorskip("onnxruntime")
-    model = predictor(replace(CONV, blocks_per_stage=0))
+    model = predictor(replace(CONV, blocks_per_stage=0, whitening="patches"))
     export(model, tmp_path / "model.onnx", "onnx")
     session, run = onnx_session(tmp_path / "model.onnx")
     (x,) = session.get_inputs()

@@ -13,11 +13,11 @@ from gramian.nn.frozen.frozen_kernels import copied
 from gramian.nn.frozen.frozen_layers import FrozenOutput
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.pooling import PooledState, Pooling
-from gramian.nn.steps.whitening import ZCA
+from gramian.nn.steps.whitening import ZCA, PatchZCA
 
 
 class FrozenWhitening(nn.Module):
-    """Whitening as one affine map of images with channels last."""
+    """Whitening of whole images as one affine map of them, with channels last."""
 
     matrix: Tensor
     bias: Tensor
@@ -62,7 +62,7 @@ class FrozenDKM(nn.Module):
     def __init__(
         self,
         *,
-        whitening: ZCA | None,
+        whitening: ZCA | PatchZCA | None,
         inputs: DenseInput | PatchInput,
         layers: dict[str, nn.Module],
         pooling: Pooling | None,
@@ -71,7 +71,11 @@ class FrozenDKM(nn.Module):
         variance_check: VarianceCheck,
     ) -> None:
         super().__init__()
-        self.whitening = None if whitening is None else FrozenWhitening(whitening)
+        self.whitening: nn.Module | None = whitening
+        if isinstance(whitening, ZCA):
+            self.whitening = FrozenWhitening(whitening)
+        elif whitening is not None:
+            self.whitening = copied(whitening)
         self.inputs = copied(inputs)
         self.layers = nn.ModuleDict(layers)
         self.pooling = None if pooling is None else copied(pooling)

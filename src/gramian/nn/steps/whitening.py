@@ -1,17 +1,24 @@
-"""ZCA whitening of images, fitted once and kept in the model's buffers."""
+"""ZCA whitening of images or of their patches, fitted once and kept in the model's buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, pad
 
 from gramian.nn.checks import check_features
 
 CHUNK = 4096  # images handled at once in float64: a copy of all of them might not fit
 BLOCK = 512  # columns of MᵀM computed at once
+SIDE = 7  # of the patches that are whitened, where images are as large
+MOST = 1000  # images from which patches are taken: there are hundreds in each
+
+Whitening = bool | Literal["patches"]
+"""Of whole images, as published (True); none (False); or of patches."""
 
 
 class ZCA(nn.Module):
@@ -46,9 +53,7 @@ class ZCA(nn.Module):
     @torch.no_grad()
     def fit_(self, images: Tensor) -> None:
         """Fit to ``images`` [N, *image_shape]; at least as many as pixels are advisable."""
-        check_features(images, ("N", *self.image_shape), images.dtype, "images to whiten")
-        if len(images) < 2:
-            raise ValueError("whitening needs at least 2 images, got 1")
+        _check_images(images, self.image_shape)
         D, N = self.matrix.shape[0], len(images)
         mean, std = _channel_statistics(chunk.double() for chunk in images.split(CHUNK))
         MtM = torch.zeros(D, D, dtype=torch.float64, device=images.device)
@@ -78,6 +83,91 @@ class ZCA(nn.Module):
         """Whiten images with the fitted statistics."""
         M = _standardise(images, self.channel_mean, self.channel_std).flatten(1)
         return _standardise((M @ self.matrix).view_as(images), self.white_mean, self.white_std)
+
+
+class PatchZCA(nn.Module):
+    """ZCA of f×f patches, of which the middle pixel is kept: a convolution.
+
+    Standardise channels; with Σ = U Λ Uᵀ the second moment of patches inside the images, the rows
+    of U (Λ + ε·mean Λ)^(−½) Uᵀ that belong to the middle pixel are the filters; standardise
+    channels again. Beyond the border an image goes on with the pixel nearest to it. What ``ZCA``
+    does with D² numbers for images of D pixels this does with C²f², almost: the rows of its matrix
+    are nearly the same filter, moved.
+
+    Args:
+        image_shape: (channels, height, width).
+        epsilon: ε, the share of the mean eigenvalue added to all of them.
+        side: f, odd; of small images the largest that fits.
+    """
+
+    channel_mean: Tensor
+    channel_std: Tensor
+    filters: Tensor
+    white_mean: Tensor
+    white_std: Tensor
+
+    def __init__(
+        self, image_shape: tuple[int, int, int], epsilon: float = 0.1, side: int = SIDE
+    ) -> None:
+        super().__init__()
+        channels = image_shape[0]
+        f = min(side, *image_shape[1:])
+        f -= 1 - f % 2
+        self.image_shape = image_shape
+        self.epsilon = epsilon
+        identity = torch.zeros(channels, channels, f, f)
+        identity[:, :, f // 2, f // 2] = torch.eye(channels)
+        self.register_buffer("channel_mean", torch.zeros(channels))
+        self.register_buffer("channel_std", torch.ones(channels))
+        self.register_buffer("filters", identity)
+        self.register_buffer("white_mean", torch.zeros(channels))
+        self.register_buffer("white_std", torch.ones(channels))
+
+    @torch.no_grad()
+    def fit_(self, images: Tensor) -> None:
+        """Fit to ``images`` [N, *image_shape]: to 1,000 of them or fewer, evenly spaced."""
+        _check_images(images, self.image_shape)
+        some = images[:: -(-len(images) // MOST)].double()
+        mean, std = _channel_statistics([some])
+        M = _standardise(some, mean, std)
+        channels, _, f, _ = self.filters.shape
+        Sigma = torch.zeros(2 * [channels * f * f], dtype=M.dtype, device=M.device)
+        for part in M.split(64):
+            patches = part.unfold(2, f, 2).unfold(3, f, 2)  # every second: [N, C, ., ., f, f]
+            rows = patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
+            Sigma += rows.mT @ rows
+        eigenvalues, U = torch.linalg.eigh(Sigma)
+        W = (U * (eigenvalues + self.epsilon * eigenvalues.mean()).rsqrt()) @ U.mT
+        middle = W.view(channels, f, f, channels, f, f)[:, f // 2, f // 2]
+        white_mean, white_std = _channel_statistics([_filtered(M, middle)])
+        self.channel_mean.copy_(mean)
+        self.channel_std.copy_(std)
+        self.filters.copy_(middle)
+        self.white_mean.copy_(white_mean)
+        self.white_std.copy_(white_std)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Whiten images with the fitted statistics."""
+        M = _standardise(images, self.channel_mean, self.channel_std)
+        return _standardise(_filtered(M, self.filters), self.white_mean, self.white_std)
+
+
+def build_whitening(kind: Whitening, image_shape: tuple[int, int, int]) -> ZCA | PatchZCA | None:
+    """The whitening of a model."""
+    if kind == "patches":
+        return PatchZCA(image_shape)
+    return ZCA(image_shape) if kind else None
+
+
+def _filtered(images: Tensor, filters: Tensor) -> Tensor:
+    """A convolution; beyond the border the nearest pixel counts."""
+    return conv2d(pad(images, 4 * [filters.shape[-1] // 2], mode="replicate"), filters)
+
+
+def _check_images(images: Tensor, image_shape: tuple[int, int, int]) -> None:
+    check_features(images, ("N", *image_shape), images.dtype, "images to whiten")
+    if len(images) < 2:
+        raise ValueError("whitening needs at least 2 images, got 1")
 
 
 def _channel_statistics(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:

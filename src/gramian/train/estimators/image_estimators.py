@@ -16,6 +16,7 @@ from gramian.gram.skr import SKR
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.dkm_config import KernelConfig
 from gramian.nn.steps.kernels import Bandwidth
+from gramian.nn.steps.whitening import Whitening
 from gramian.train.data import Augmentation, Dataset, Normaliser
 from gramian.train.defaults import IMAGE_MODEL
 from gramian.train.estimators.base import Array, check_choice, check_count, tensor
@@ -45,7 +46,8 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
         num_inducing: inducing points of each stage.
         strides: stride of each stage.
         blocks_per_stage: residual blocks in a stage, of two layers each.
-        whitening: ZCA-whiten the images; wants more images than pixels.
+        whitening: ZCA-whiten the images, which wants more images than pixels; or "patches": the
+            same of patches, which does not.
         crop_padding: random crops after so many zeros all round; 0 for none.
         flip: random mirror images.
         recipe: "fast": learned bandwidths of kernels that have one, the unexplained variance
@@ -64,7 +66,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     num_inducing: tuple[int, ...] = (64, 64)
     strides: tuple[int, ...] = (2, 2)
     blocks_per_stage: int = 1
-    whitening: bool = False
+    whitening: Whitening = False
     crop_padding: int = 0
     flip: bool = False
     recipe: Literal["fast", "paper"] = "fast"
