@@ -18,7 +18,7 @@ from gramian import (
     NetworkConfig,
     fit,
 )
-from gramian.nn.explain import contributions, layer_features, pixel_shares
+from gramian.nn.explain import LayerFeatures, contributions, pixel_shares
 from gramian.train.data import load
 from gramian.train.predict.predictor import PretrainedError
 from tests.samples import generator, random_
@@ -92,7 +92,7 @@ def test_similarities_of_inducing_points_are_their_gram_matrices(num_layers):
         skr=SKR.off(),
     )  # fmt: skip
     chain = model.inducing_chain({})
-    features = layer_features(model, model.inputs.inducing_points.detach())
+    features = LayerFeatures(model)(model.inputs.inducing_points.detach())
     torch.testing.assert_close(features["input"] @ features["input"].mT, chain.input_ii.detach())
     assert list(features) == ["input", *model.layers, "output"]
     for name, state in chain.layers.items():
@@ -108,7 +108,7 @@ def test_features_by_a_plain_formula():
     gram = model.first_gram(x, chain)
     gram, _ = model.layers["stem"].data(gram, chain.layers["stem"])
     means, ii = gram.ti.mean((1, 2)), chain.layers["stem"].ii
-    phi = layer_features(model, x)["stem"]
+    phi = LayerFeatures(model)(x)["stem"]
     expected = means @ torch.linalg.inv(ii) @ means.mT
     torch.testing.assert_close(phi @ phi.mT, expected.detach(), rtol=1e-7, atol=1e-7)
 

@@ -22,34 +22,50 @@ NODES = 16
 """Of the Gauss–Legendre rule along the way from the reference to an image."""
 
 
-@torch.no_grad()
-def layer_features(model: DKM, x: Tensor) -> dict[str, Float64[Tensor, "B P"]]:
+class LayerFeatures:
     """Features whose dot products are each layer's similarities, as the inducing points see them.
 
         G_tt' ≈ φ_t · φ_t'  with  φ_t = G_ti V Λ^{−½}  and  G_ii = V Λ Vᵀ
 
     For images G_ti is the mean over the pixels. ``input``, every layer by name, and ``output``, the
     kernel on which the output's Gaussian process rests. Directions with an eigenvalue below 1e-9 of
-    the largest are left out: they are rounding.
+    the largest are left out: they are rounding. What does not depend on the data is worked out
+    once, of the model as it is then.
     """
-    model.check_initialised()
-    model.check_data(x)
-    with evaluating(model):
-        chain = model.inducing_chain({})
-        gram = model.first_gram(x, chain)
-        found = {"input": _features(gram.ti, chain.input_ii)}
-        for name, layer in model._named_layers():
-            gram, _ = layer.data(gram, chain.layers[name])
-            found[name] = _features(gram.ti, chain.layers[name].ii)
-        K, _ = model.top(gram, chain)
-        return {**found, TOP: _features(K.ti, chain.top_ii)}
+
+    def __init__(self, model: DKM) -> None:
+        model.check_initialised()
+        self.model = model
+        with torch.no_grad(), evaluating(model):
+            self.chain = chain = model.inducing_chain({})
+        layers = {name: state.ii for name, state in chain.layers.items()}
+        inducing = {"input": chain.input_ii, **layers, TOP: chain.top_ii}
+        self.projections = {name: _inverse_root(ii) for name, ii in inducing.items()}
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> dict[str, Float64[Tensor, "B P"]]:
+        """By layer."""
+        model, chain = self.model, self.chain
+        model.check_data(x)
+        with evaluating(model):
+            gram = model.first_gram(x, chain)
+            blocks = {"input": gram.ti}
+            for name, layer in model._named_layers():
+                gram, _ = layer.data(gram, chain.layers[name])
+                blocks[name] = gram.ti
+            blocks[TOP] = model.top(gram, chain)[0].ti
+        means = {
+            name: ti.double().flatten(1, -2).mean(1) if ti.ndim > 2 else ti.double()
+            for name, ti in blocks.items()
+        }
+        return {name: G_ti @ self.projections[name] for name, G_ti in means.items()}
 
 
-def _features(ti: Float[Tensor, "B *space P"], ii: Float[Tensor, "P P"]) -> Float64[Tensor, "B P"]:
-    means = ti.double().flatten(1, -2).mean(1) if ti.ndim > 2 else ti.double()
-    eigenvalues, V = torch.linalg.eigh(ii.double())
-    inverse = torch.where(eigenvalues > 1e-9 * eigenvalues[-1], eigenvalues, torch.inf).rsqrt()
-    return means @ (V * inverse)
+@torch.no_grad()
+def _inverse_root(G_ii: Float[Tensor, "P P"]) -> Float64[Tensor, "P P"]:
+    """V Λ^{−½}."""
+    eigenvalues, V = torch.linalg.eigh(G_ii.double())
+    return V * torch.where(eigenvalues > 1e-9 * eigenvalues[-1], eigenvalues, torch.inf).rsqrt()
 
 
 @torch.no_grad()

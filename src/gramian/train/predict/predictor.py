@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from gramian.gram.blocks import Marginals
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
-from gramian.nn.explain import TOP, contributions, layer_features, pixel_shares
+from gramian.nn.explain import TOP, LayerFeatures, contributions, pixel_shares
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
 from gramian.nn.joint import Joint, joint
@@ -57,7 +57,7 @@ class Predictor:
     Predictions use the same Monte-Carlo samples for every data point, so that they depend neither
     on the batch nor on the order. Each call first works out what does not depend on the data, which
     costs about as much as one batch (without inducing points: a third of an iteration of training);
-    for many small calls take ``model.for_prediction()`` once.
+    for many small calls take ``for_prediction()`` or ``for_features()`` once.
 
     Attributes:
         model: the trained model.
@@ -110,14 +110,15 @@ class Predictor:
         number = self.model.likelihood.num_samples
         return draw_noise(number, shape, draw, self.dtype).to(self.device)
 
-    def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
-        """q(f) in batches, calibrated.
+    def for_prediction(self) -> Callable[[Tensor], Marginals]:
+        """Raw data → q(f), calibrated, of the model as it is now.
 
-        Raises:
+        Raises, when called:
             NumericalError: a prediction is NaN or infinite.
         """
         predict = self.model.for_prediction()
-        for batch in x.split(batch_size):
+
+        def marginals(batch: Tensor) -> Marginals:
             inputs = self._inputs(batch)
             self.model.check_data(inputs)
             q = predict(inputs)
@@ -126,7 +127,13 @@ class Predictor:
                     "the prediction is NaN or infinite: the model's weights are damaged, or the "
                     "inputs are far from any that it was trained on"
                 )
-            yield q if self.calibration is None else self.calibration(q)
+            return q if self.calibration is None else self.calibration(q)
+
+        return marginals
+
+    def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
+        """q(f) in batches, calibrated."""
+        return map(self.for_prediction(), x.split(batch_size))
 
     @torch.no_grad()
     def predictions(self, x: Tensor | npt.NDArray[Any], batch_size: int = 256) -> dict[str, Tensor]:
@@ -176,9 +183,13 @@ class Predictor:
 
         ``input``, every layer by name, and ``output``: see ``nn/explain.py``.
         """
-        batches = self._points(x).split(batch_size)
-        parts = [layer_features(self.dkm, self._inputs(batch)) for batch in batches]
+        parts = list(map(self.for_features(), self._points(x).split(batch_size)))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def for_features(self) -> Callable[[Tensor], dict[str, Float[Tensor, "N P"]]]:
+        """Raw data → ``features`` of the model as it is now."""
+        features = LayerFeatures(self.dkm)
+        return lambda batch: features(self._inputs(batch))
 
     def similar(
         self,
