@@ -25,7 +25,7 @@ from gramian.train.cost.step_memory import layer_memories
 from gramian.train.data import load
 from gramian.train.predict.evaluate import as_numbers, evaluate
 from gramian.train.predict.export import export
-from gramian.train.predict.predictor import PretrainedError
+from gramian.train.pretrained import PretrainedError
 from tests.samples import generator, random_
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

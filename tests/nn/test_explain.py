@@ -20,7 +20,7 @@ from gramian import (
 )
 from gramian.nn.explain import LayerFeatures, contributions, pixel_shares
 from gramian.train.data import load
-from gramian.train.predict.predictor import PretrainedError
+from gramian.train.pretrained import PretrainedError
 from tests.samples import generator, random_
 from tests.train.tiny import digits_predictor
 

@@ -23,7 +23,7 @@ from gramian import (
 )
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
 from gramian.nn.joint import joint
-from gramian.train.predict.predictor import PretrainedError
+from gramian.train.pretrained import PretrainedError
 from tests.samples import generator, random_
 
 X = torch.randn(9, 4, generator=generator(1), dtype=torch.float64)

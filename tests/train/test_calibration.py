@@ -26,7 +26,8 @@ from gramian.nn.likelihoods import draw_noise
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.predict.export import export, load
 from gramian.train.predict.logit_scaling import LogitScaling, fit_scaling
-from gramian.train.predict.predictor import CONFIG, PretrainedError
+from gramian.train.predict.predictor import CONFIG
+from gramian.train.pretrained import PretrainedError
 from tests.samples import generator
 from tests.train.tiny import config, trainer
 

@@ -26,7 +26,7 @@ from gramian.train.estimators import DKMClassifier, DKMRegressor
 from gramian.train.estimators.image_estimators import ConvDKMClassifier
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
-from gramian.train.predict.predictor import PretrainedError
+from gramian.train.pretrained import PretrainedError
 
 FAST = {"num_inducing": 12, "max_epochs": 8, "num_samples": 32, "random_state": 0}
 FAST_CONV = {

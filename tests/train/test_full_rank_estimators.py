@@ -21,7 +21,7 @@ from gramian.train.estimators import (
     NNGPClassifier,
     NNGPRegressor,
 )
-from gramian.train.predict.predictor import PretrainedError
+from gramian.train.pretrained import PretrainedError
 
 SEEDED = {"random_state": 0}
 FEW = {**SEEDED, "max_iter": 2}

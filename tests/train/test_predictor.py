@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gramian import ConvDKMConfig, DenseDKMConfig, FullRankConfig, NumericalError, Predictor, fit
-from gramian.train.predict.predictor import CONFIG, WEIGHTS, PretrainedError
+from gramian.train.predict.predictor import CONFIG, WEIGHTS
+from gramian.train.pretrained import PretrainedError
 from tests.samples import generator
 
 ROWS = torch.randn(12, 3, generator=generator(0)).double().numpy()

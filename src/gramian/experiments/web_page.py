@@ -20,6 +20,7 @@ def render(
     style: str,
     script: str | None = None,
     filters: Mapping[str, Callable[..., Any]] | None = None,
+    policy: str = POLICY,
     **values: Any,
 ) -> str:
     """A page from files of a package; ``values`` are escaped; ``facts_json`` is JSON.
@@ -30,6 +31,7 @@ def render(
         style: CSS.
         script: JavaScript, or None.
         filters: more filters for the template.
+        policy: what the page may load.
         values: what the template names.
     """
 
@@ -43,7 +45,7 @@ def render(
     if "facts_json" in values:
         values["facts_json"] = Markup(as_script_json(values["facts_json"]))
     return pages.from_string(resource(template)).render(
-        policy=POLICY,
+        policy=policy,
         style=Markup(resource(style)),
         script=Markup("" if script is None else resource(script)),
         **values,

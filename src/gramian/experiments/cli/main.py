@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": "class, probabilities, entropy and latent variance of images or rows",
     "explain": "why a model says what it says about images, as one page",
     "map": "how classes come apart from layer to layer, as a picture and as a page",
+    "serve": "a page to try a model, and a JSON interface for programs",
     "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",
     "reproduce": "the paper's tables and figures, at full size or in miniature",

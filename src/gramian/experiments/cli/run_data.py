@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from gramian.experiments.cli.options import UsageError
+from gramian.experiments.cli.saved_model import named_model
 from gramian.experiments.cli.train_options import read_config
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Data
         if split == "validation":
             raise UsageError("--split validation is a part of the run's own data: leave out --data")
         return options.data, getattr(load(options.data, options.data_dir), split)
-    path = Path(options.model) / "config.yaml"
+    path = named_model(options) / "config.yaml"
     if not path.exists():
         raise UsageError(f"{options.model} is no run folder, so say which data: --data NAME")
     config = config_from_dict(read_config(path))

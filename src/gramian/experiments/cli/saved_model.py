@@ -25,7 +25,9 @@ class PredictionFailed(ArithmeticError):
 def add_model_options(parser: ArgumentParser, optional: bool = False) -> None:
     """Options of every command that takes a saved model."""
     parser.add_argument(
-        "model", nargs="?" if optional else None, help="run folder, or folder of a saved model"
+        "model",
+        nargs="?" if optional else None,
+        help="run folder, folder of a saved model, or pretrained:NAME",
     )
     parser.add_argument(
         "--import",
@@ -50,13 +52,23 @@ def load_predictor(options: Namespace) -> Predictor:
 
     import_modules(options["import"])
     device = choose_device(options.get("device", "cpu"))
-    return Predictor.from_pretrained(model_folder(options.model), device)
+    return Predictor.from_pretrained(options.model, device)
 
 
-def model_folder(path: str) -> Path:
-    """The folder of the saved model, in a run folder or by itself."""
-    inside = Path(path) / "model"
-    return inside if inside.is_dir() else Path(path)
+def named_model(options: Namespace) -> Path:
+    """The folder that the options name as their model."""
+    from gramian.train.pretrained import named_folder
+
+    return named_folder(options.model)
+
+
+def output_folder(options: Namespace) -> Path:
+    """Where pages and pictures go: ``--output``, or beside the model; not into the package."""
+    from gramian.train.pretrained import is_pretrained
+
+    if options.output:
+        return Path(options.output)
+    return Path() if is_pretrained(options.model) else Path(options.model)
 
 
 @contextmanager

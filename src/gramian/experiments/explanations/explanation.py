@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from gramian.experiments.explanations.comparison import STRANGE, Similar, Usual
 from gramian.experiments.explanations.pictures import as_picture, data_url, enlarged
 from gramian.experiments.web_page import render
 from gramian.nn.likelihoods.likelihood import sample
@@ -19,7 +19,6 @@ from gramian.train.predict.uncertainty import SCORES, probabilities_and_scores
 
 SIDE = 160  # of the image that is explained, in pixels
 SMALL = 64  # of the others
-STRANGE = 0.99  # share of the usual images that are less strange
 BLUE, RED = (0, 114, 178), (213, 94, 0)
 
 
@@ -88,12 +87,11 @@ class Explainer:
         self, predictor: Predictor, train: Dataset, usual: Tensor, num_similar: int = 5
     ) -> None:
         self.predictor, self.train, self.num_similar = predictor, train, num_similar
-        features = predictor.features(train.x)
-        self.features = {name: torch.nn.functional.normalize(phi) for name, phi in features.items()}
-        _, self.usual = probabilities_and_scores(predictor, predictor.latent(usual))
+        self.similar = Similar(predictor, train)
+        self.usual = Usual.of(predictor, usual)
         K_ti = predictor.kernel_with_inducing(train.x)
-        cosines = K_ti / features["output"].norm(dim=1, keepdim=True)  # but for a factor a column
-        self.like = cosines.argmax(0)  # the image most like each inducing point
+        norms = predictor.features(train.x)["output"].norm(dim=1, keepdim=True)
+        self.like = (K_ti / norms).argmax(0)  # the image most like each inducing point
 
     def explain(self, name: str, image: Tensor) -> Explanation:
         """One image, uint8 [C, H, W]."""
@@ -105,9 +103,9 @@ class Explainer:
         classes = [
             (predictor.class_names[c], float(p[0, c]), float(spread[c])) for c in order.tolist()
         ]
-        shares = predictor.contributions(x)[0]
+        parts = predictor.contributions(x)[0]
         first = int(order[0])
-        ranked = shares[:, first].argsort(descending=True)
+        ranked = parts[:, first].argsort(descending=True)
         reference = self.train.x[: min(len(self.train), 256)]
         pixels = predictor.pixel_shares(x, reference)[0].double().cpu().numpy()
         heat = [
@@ -119,28 +117,25 @@ class Explainer:
             picture=data_url(enlarged(as_picture(image.numpy()), SIDE)),
             classes=classes,
             strangeness={
-                SCORES[score]: float((self.usual[score] < values[0]).mean())
-                for score, values in scores.items()
-                if score in self.usual
+                SCORES[score]: float(shares[0])
+                for score, shares in self.usual.shares(scores).items()
             },
             neighbours=self.neighbours(x),
             heat=heat,
-            in_favour=[self.share(int(n), float(shares[n, first])) for n in ranked[:4]],
-            against=[self.share(int(n), float(shares[n, first])) for n in ranked.flip(0)[:4]],
-            logit=float(shares[:, first].sum()),
+            in_favour=[self.share(int(n), float(parts[n, first])) for n in ranked[:4]],
+            against=[self.share(int(n), float(parts[n, first])) for n in ranked.flip(0)[:4]],
+            logit=float(parts[:, first].sum()),
         )
 
     def neighbours(self, x: Tensor) -> dict[str, list[Neighbour]]:
         """The most similar training images, layer by layer."""
-        found: dict[str, list[Neighbour]] = {}
-        for layer, phi in self.predictor.features(x).items():
-            cosines = (torch.nn.functional.normalize(phi) @ self.features[layer].mT)[0]
-            best = cosines.topk(min(self.num_similar, len(self.train)))
-            found[layer] = [
+        return {
+            layer: [
                 Neighbour(*self.shown(int(n)), float(value))
-                for n, value in zip(best.indices, best.values, strict=True)
+                for n, value in zip(places[0], values[0], strict=True)
             ]
-        return found
+            for layer, (places, values) in self.similar.nearest(x, self.num_similar).items()
+        }
 
     def shown(self, number: int) -> tuple[str, str]:
         """A training image, and the name of its class."""

@@ -21,7 +21,10 @@ def noise_images(
 
 
 def as_images_of(x: Tensor, shape: tuple[int, ...]) -> UInt8[Tensor, "N C H W"]:
-    """uint8 images [N, C, H, W] of another ``shape`` (C, H, W): scaled, made grey or coloured."""
+    """uint8 images [N, C, H, W] of another ``shape`` (C, H, W): scaled, made grey or coloured.
+
+    What is too wide or too high for the shape is cut off on both sides alike, not squeezed.
+    """
     if x.ndim != 4 or x.dtype != torch.uint8 or len(shape) != 3:
         raise DataError(
             "only uint8 images can be made to fit other images, got "
@@ -34,6 +37,10 @@ def as_images_of(x: Tensor, shape: tuple[int, ...]) -> UInt8[Tensor, "N C H W"]:
         raise DataError(
             f"images of {x.shape[1]} channels cannot be made to have {channels}: only 1 and 3 can"
         )
+    cut_height = min(x.shape[2], max(1, round(x.shape[3] * height / width)))
+    cut_width = min(x.shape[3], max(1, round(x.shape[2] * width / height)))
+    top, left = (x.shape[2] - cut_height) // 2, (x.shape[3] - cut_width) // 2
+    x = x[:, :, top : top + cut_height, left : left + cut_width]
     parts = []
     for part in x.split(CHUNK):
         images = part.float() / 255

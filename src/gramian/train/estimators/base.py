@@ -16,7 +16,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
-from gramian.train.predict.predictor import Predictor, PretrainedError
+from gramian.train.predict.predictor import Predictor
+from gramian.train.pretrained import PretrainedError
 from gramian.train.record.files import write_text_atomically
 from gramian.train.record.run_folder import Row
 

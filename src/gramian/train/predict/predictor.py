@@ -36,18 +36,13 @@ from gramian.train.config import (
 from gramian.train.data import Scaler, scaler_from_dict
 from gramian.train.data.own_npz import as_points
 from gramian.train.predict.logit_scaling import LogitScaling, ScalingKind, fit_scaling
+from gramian.train.pretrained import PretrainedError, model_folder
 from gramian.train.record.files import in_one_line, write_atomically, write_text_atomically
 from gramian.train.runtime.seeds import generator
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FULL_RANK = "full_rank"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-class PretrainedError(Exception):
-    """A folder does not hold a saved model that this version can read."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +318,7 @@ class Predictor:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Predictor:
-        """Read what ``save_pretrained`` wrote.
+        """Read what ``save_pretrained`` wrote: its folder, a run folder, or ``pretrained:NAME``.
 
         Raises:
             PretrainedError: the files are missing, damaged, or do not belong together.
@@ -331,7 +326,7 @@ class Predictor:
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        folder = Path(folder)
+        folder = model_folder(folder)
         try:
             description: dict[str, Any] = json.loads((folder / CONFIG).read_text())
             content = (folder / WEIGHTS).read_bytes()

@@ -43,3 +43,10 @@ def probabilities_and_scores(predictor: Predictor, q: Marginals) -> tuple[Array,
 def detections(like: dict[str, Array], unlike: dict[str, Array]) -> dict[str, dict[str, float]]:
     """AUROC, AUPR and FPR at 95 % of each score that both have."""
     return {name: asdict(detection(like[name], unlike[name])) for name in like if name in unlike}
+
+
+def latent_scores(predictor: Predictor, q: Marginals) -> dict[str, Array]:
+    """All scores of a classifier; the variance of the functions alone for a regression."""
+    if predictor.class_names:
+        return probabilities_and_scores(predictor, q)[1]
+    return {"latent_variance": q.var.double().mean(1).cpu().numpy()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -17,6 +16,8 @@ from gramian.experiments.cli.saved_model import (
     add_batch_options,
     add_model_options,
     load_predictor,
+    named_model,
+    output_folder,
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
@@ -24,6 +25,7 @@ from gramian.experiments.cli.terminal import as_json
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gramian.train.data import Dataset
     from gramian.train.predict.predictor import Predictor
 
 
@@ -42,7 +44,7 @@ def run(words: Sequence[str]) -> None:
     from gramian.train.record.files import write_text_atomically
     from gramian.train.runtime.seeds import generator
 
-    (_, train), (_, test) = (chosen_data(options, split) for split in ("train", "test"))
+    train, test = (fitting_data(options, split, shape) for split in ("train", "test"))
     some, usual = (
         torch.randperm(len(data), generator=generator(0, "explain"))[: options.among].sort().values
         for data in (train, test)
@@ -50,9 +52,9 @@ def run(words: Sequence[str]) -> None:
     with predicting():
         explainer = Explainer(predictor, train.subset(some), test.x[usual], options.similar)
         found = [explainer.explain(name, image) for name, image in zip(names, x, strict=True)]
-    folder = Path(options.output) if options.output else Path(options.model)
+    folder = output_folder(options)
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"Why {Path(options.model).resolve().name} says so"
+    title = f"Why {named_model(options).resolve().name} says so"
     write_text_atomically(folder / "explanation.html", explanation_page(title, found))
     if options.json:
         rows = [{"input": e.name, "class": e.classes[0][0], "logit": e.logit} for e in found]
@@ -93,22 +95,28 @@ def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]
     """Names and values of what is to be explained."""
     import torch
 
+    shape = predictor.model.data_shape
     names: list[str] = []
     parts: list[Tensor] = []
     if options.inputs:
-        found, x = read(options.inputs)
+        found, x = read(options.inputs, shape)
         names += found
         parts.append(x)
     if options.test:
-        _, test = chosen_data(options, "test")
+        test = fitting_data(options, "test", shape)
         if max(options.test) >= len(test):
             raise UsageError(f"--test: the test set has {len(test)} images, from 0 on")
         names += [f"test image {n} ({test.class_names[int(test.y[n])]})" for n in options.test]
         parts.append(test.x[torch.tensor(options.test)])
     if not parts:
         raise UsageError("nothing to explain: name image files, or --test NUMBERS")
-    shape = predictor.model.data_shape
-    for part in parts:
-        if tuple(part.shape[1:]) != shape:
-            raise UsageError(f"the model takes data of shape {shape}, got {tuple(part.shape[1:])}")
     return names, torch.cat(parts)
+
+
+def fitting_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset:
+    """Data to compare with, of the shape that the model takes."""
+    name, data = chosen_data(options, split)
+    if tuple(data.x.shape[1:]) != shape:
+        found = tuple(data.x.shape[1:])
+        raise UsageError(f"the model takes data of shape {shape}, {name} has {found}")
+    return data

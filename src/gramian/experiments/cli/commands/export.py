@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramian.experiments.cli.options import Parser
-from gramian.experiments.cli.saved_model import add_model_options, load_predictor, predicting
+from gramian.experiments.cli.saved_model import (
+    add_model_options,
+    load_predictor,
+    output_folder,
+    predicting,
+)
 from gramian.experiments.cli.terminal import as_json
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ def run(words: Sequence[str]) -> None:
     predictor = load_predictor(options)
     from gramian.train.predict.export import export
 
-    path = options.output or Path(options.model) / f"model.{options.format}"
+    path = options.output or output_folder(options) / f"model.{options.format}"
     with predicting():
         result = export(predictor, path, options.format)
     if options.json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from jsonargparse.typing import PositiveInt
 
@@ -14,6 +13,8 @@ from gramian.experiments.cli.saved_model import (
     add_batch_options,
     add_model_options,
     load_predictor,
+    named_model,
+    output_folder,
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
@@ -42,9 +43,9 @@ def run(words: Sequence[str]) -> None:
     with predicting():
         features = predictor.features(x, options.batch_size)
     maps = layer_maps({key: phi.cpu().numpy() for key, phi in features.items()}, labels)
-    title = f"{Path(options.model).resolve().name} on {name}: {len(x):,} points of {options.split}"
+    title = f"{named_model(options).resolve().name} on {name}: {len(x):,} points of {options.split}"
     images = x.numpy() if data.images and x.dtype == torch.uint8 else None
-    folder = Path(options.output) if options.output else Path(options.model)
+    folder = output_folder(options)
     save(picture(maps, labels, data.class_names, title), folder / "map.png")
     text = page(maps, labels, data.class_names, title, images)
     write_text_atomically(folder / "map.html", text)

@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> None:
     """Predict and write a table."""
     options = predict_parser().parse_args(list(words))
     predictor = load_predictor(options)
-    names, x = read(options.inputs)
+    names, x = read(options.inputs, predictor.model.data_shape)
     with predicting():
         table = predictions(predictor, names, x, options.batch_size)
     check_finite(table)
@@ -61,8 +61,11 @@ def predict_parser() -> Parser:
     return parser
 
 
-def read(inputs: list[str]) -> tuple[list[str], Tensor]:
-    """Names and values of all data points."""
+def read(inputs: list[str], shape: tuple[int, ...]) -> tuple[list[str], Tensor]:
+    """Names and values of all data points, of the ``shape`` that the model takes.
+
+    Image files of another size or other colours are brought to it; arrays are not.
+    """
     from gramian.train.data import read_images, read_inputs
 
     paths = [path for text in inputs for path in files_of(Path(text))]
@@ -70,8 +73,12 @@ def read(inputs: list[str]) -> tuple[list[str], Tensor]:
         if len(paths) > 1:
             raise UsageError("give either image files or one .npz file")
         x = read_inputs(paths[0])
+        if tuple(x.shape[1:]) != shape:
+            raise UsageError(f"the model takes data of shape {shape}, got {tuple(x.shape[1:])}")
         return [f"{paths[0].name}[{number}]" for number in range(len(x))], x
-    return [str(path) for path in paths], read_images(paths)
+    if len(shape) != 3:
+        raise UsageError(f"the model takes rows of {shape[0]} numbers, in one .npz file")
+    return [str(path) for path in paths], read_images(paths, shape)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -93,9 +100,6 @@ def files_of(path: Path) -> list[Path]:
 
 def predictions(predictor: Predictor, names: list[str], x: Tensor, batch_size: int) -> list[Row]:
     """One row per data point."""
-    shape = predictor.model.data_shape
-    if tuple(x.shape[1:]) != shape:
-        raise UsageError(f"the model takes data of shape {shape}, got {tuple(x.shape[1:])}")
     found = predictor.predictions(x, batch_size)
     if "probabilities" in found:
         rows = zip(names, found["probabilities"], found["latent_variance"], strict=True)

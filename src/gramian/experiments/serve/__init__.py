@@ -1,0 +1,1 @@
+"""A trained model behind HTTP: a page to try it, and a JSON interface for programs."""

@@ -1,0 +1,209 @@
+"""The application: the page, predictions of JSON and of files, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from fastapi import FastAPI, HTTPException, Query, Request, UploadFile
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from gramian._version import __version__
+from gramian.experiments.serve.answers import Answer, Answers
+from gramian.experiments.serve.batches import Batches, TooBusyError
+from gramian.experiments.serve.guard import Guard, Limits
+from gramian.experiments.web_page import POLICY, render
+from gramian.gram.errors import NumericalError
+from gramian.train.data import DataError
+from gramian.train.data.images import decoded
+from gramian.train.data.other_images import as_images_of
+
+DECODERS = 2  # images decoded at a time: each may have millions of pixels
+MOST_SIMILAR = 50
+NumSimilar = Annotated[
+    int, Query(ge=0, le=MOST_SIMILAR, description="training data like each, to show")
+]
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Question(BaseModel):
+    """Data of the shape that the model takes: rows of numbers, or images [C][H][W], 0 to 255."""
+
+    inputs: list[Any] = Field(min_length=1, description="one or more data points")
+
+
+class Reply(BaseModel):
+    """An answer for each data point, in their order."""
+
+    predictions: list[Answer]
+
+
+class Metrics:
+    """What the server counts, for Prometheus."""
+
+    def __init__(self) -> None:
+        all_ = self.registry = CollectorRegistry()
+        self.requests = Counter("gramian_requests", "answers", ["path", "status"], registry=all_)
+        self.seconds = Histogram("gramian_request_seconds", "of a request", registry=all_)
+        self.batch = Histogram("gramian_batch_data", "of a batch", buckets=SIZES, registry=all_)
+        self.waiting = Gauge("gramian_waiting_data", "that nobody works on yet", registry=all_)
+
+
+def build_app(
+    answers: Answers,
+    name: str,
+    limits: Limits = Limits(),
+    hosts: tuple[str, ...] = (),
+    token: str | None = None,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        answers: the model.
+        name: of the model, for the page.
+        limits: of requests.
+        hosts: names of this server; empty for any.
+        token: see ``Guard``.
+    """
+    metrics = Metrics()
+    batches = Batches(answers, limits.data, limits.waiting, metrics.batch.observe)
+    metrics.waiting.set_function(lambda: batches.num_waiting)
+    decoders = asyncio.Semaphore(DECODERS)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        worker = asyncio.create_task(batches.run())
+        yield
+        worker.cancel()
+        batches.close()
+
+    app = FastAPI(
+        title=f"Gramian: {name}",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,  # they would load scripts from elsewhere
+        redoc_url=None,
+    )
+    paths = {"/", "/health", "/metrics", "/model", "/predict", "/predict/files", "/openapi.json"}
+
+    def watch(path: str, status: int, seconds: float) -> None:
+        metrics.requests.labels(path if path in paths else "other", str(status)).inc()
+        metrics.seconds.observe(seconds)
+
+    app.add_middleware(Guard, limits=limits, hosts=hosts, token=token, watch=watch)
+    facts = describe(answers, name, limits)
+    page = render(
+        str(__package__), "serve.html.j2", "serve.css", "serve.js",
+        policy=f"{POLICY}; connect-src 'self'", title=name, facts_json=facts,
+    )  # fmt: skip
+
+    async def answer(x: Tensor, similar: int) -> dict[str, list[Answer]]:
+        try:
+            return {"predictions": await batches.submit(x, similar)}
+        except TooBusyError:
+            text = f"{limits.waiting} data points wait already: ask again"
+            raise HTTPException(503, text, {"Retry-After": "1"}) from None
+        except (NumericalError, ValueError) as error:
+            raise HTTPException(422, str(error)) from error
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong(_: Request, error: RequestValidationError) -> JSONResponse:
+        """What is wrong, without the request itself, which may be long."""
+        parts = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]]
+        return JSONResponse({"detail": "; ".join(parts)[:1000]}, 422)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def index() -> str:
+        return page
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether the server answers."""
+        return {"status": "ok", "model": name, "version": __version__}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def counts() -> str:
+        """What was asked, for Prometheus."""
+        return generate_latest(metrics.registry).decode()
+
+    @app.get("/model")
+    async def model() -> dict[str, Any]:
+        """What the model takes, what it answers, and the limits of a request."""
+        return facts
+
+    @app.post("/predict", response_model=Reply)
+    async def predict(question: Question, similar: NumSimilar = 0) -> dict[str, list[Answer]]:
+        """Predictions for rows of numbers, or for images as numbers."""
+        shape = answers.predictor.model.data_shape
+        return await answer(as_points(question.inputs, shape, limits), similar)
+
+    @app.post("/predict/files", response_model=Reply)
+    async def predict_files(
+        files: list[UploadFile], similar: NumSimilar = 0
+    ) -> dict[str, list[Answer]]:
+        """Predictions for image files, which are brought to the size that the model takes."""
+        shape = answers.predictor.model.data_shape
+        if len(shape) != 3:
+            raise HTTPException(422, f"the model takes rows of {shape[0]} numbers, not images")
+        if len(files) > limits.data:
+            raise HTTPException(413, f"a request may have {limits.data} data points")
+        images = []
+        for number, file in enumerate(files, start=1):
+            async with decoders:
+                content = await file.read()
+                named = f"file {number} ({str(file.filename)[:80]!r})"
+                images.append(await run_in_threadpool(fitted, named, content, shape, limits))
+        return await answer(torch.stack(images), similar)
+
+    return app
+
+
+def fitted(name: str, content: bytes, shape: tuple[int, ...], limits: Limits) -> Tensor:
+    """The image in a file, as the model takes it."""
+    try:
+        image = torch.from_numpy(decoded(name, content, limits.pixels))
+        return as_images_of(image[None], shape)[0]
+    except DataError as error:
+        raise HTTPException(422, str(error)) from error
+
+
+def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits) -> Tensor:
+    """Numbers of a request as data of the model; images are uint8."""
+    if len(inputs) > limits.data:
+        raise HTTPException(413, f"a request may have {limits.data} data points")
+    try:
+        x = np.asarray(inputs, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise HTTPException(422, "inputs must be numbers, as many for each data point") from error
+    if x.shape[1:] != shape:
+        raise HTTPException(422, f"the model takes data of shape {shape}, got {x.shape[1:]}")
+    if not np.isfinite(x).all():
+        raise HTTPException(422, "inputs must be finite numbers")
+    if len(shape) == 1:
+        return torch.from_numpy(x)
+    if x.min() < 0 or x.max() > 255:
+        raise HTTPException(422, "values of pixels must lie between 0 and 255")
+    return torch.from_numpy(x.round().astype(np.uint8))
+
+
+def describe(answers: Answers, name: str, limits: Limits) -> dict[str, Any]:
+    """What the page, and whoever asks, has to know."""
+    model = answers.predictor.model
+    return {
+        "name": name,
+        "version": __version__,
+        "shape": list(model.data_shape),
+        "classes": list(answers.predictor.class_names),
+        "similar": answers.similar is not None,
+        "strangeness": answers.usual is not None,
+        "limits": {"bytes": limits.bytes, "pixels": limits.pixels, "data": limits.data},
+    }
