@@ -1,0 +1,361 @@
+"""What models know of what they do not know: deep kernel machines beside networks, on real data.
+
+`python examples/uncertainty_study.py run --data cifar10 --output results/study.jsonl` trains and
+measures what is not in the output yet: 5,000 images, 12 epochs, the same widths, augmentation and
+batches for all, each with its best recipe. A killed run resumes; several processes may share the
+work. `python examples/uncertainty_study.py show results/study.jsonl --plot study.png` prints the
+tables and draws the picture.
+
+Measured: the test set, six corruptions in five strengths of 2,000 test images, and how well a score
+tells the test set from other data sets and from noise. An ensemble has five networks of its own.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gramian import Predictor
+from gramian.experiments.reproduce.registry import BESIDE_MUON, changed
+from gramian.experiments.statistics import summarise
+from gramian.gram.blocks import Marginals
+from gramian.metrics import (
+    Array,
+    classification_scores,
+    detection,
+    entropies,
+    mutual_information,
+)
+from gramian.nn.baseline.network import Network
+from gramian.nn.contract import ByPath, DKMResult
+from gramian.train.config import TrainConfig
+from gramian.train.data import load
+from gramian.train.data.corrupt import CORRUPTIONS, Corruption
+from gramian.train.data.other_images import as_images_of, noise_images
+from gramian.train.predict.uncertainty import probabilities_and_scores
+from gramian.train.presets import preset_config
+from gramian.train.record.run_folder import RunFolder
+from gramian.train.run import prepare
+from gramian.train.task import Task, load_task
+
+NUM_SPOILT = 2000  # test images that are corrupted, or compared with others
+MEMBERS = 5
+DROPOUT, PASSES = 0.1, 10
+SETS = ("cifar10", "fashion_mnist", "mnist")
+Scores = dict[str, Array]
+Answer = tuple[Array, Scores]
+Model = Callable[[Tensor], Answer]
+
+SKR = {"model.skr.gamma_fraction": 0.25, "model.skr.gamma_power": 0.0}
+KEPT = {"model.unexplained": "kept"}
+METHODS: dict[str, dict[str, Any]] = {
+    "DKM": {},
+    "network": BESIDE_MUON,
+    "DKM with SKR": SKR,
+    "MC dropout": BESIDE_MUON,
+    "DKM, variance kept": KEPT,
+    "DKM with SKR, variance kept": SKR | KEPT,
+}
+
+
+class DropoutNetwork(Network):
+    """A network that drops channels after each block, while it learns and while it predicts.
+
+    Its noise is the seed of a step's masks, so that training stays a function of its settings.
+    """
+
+    def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """A seed."""
+        return {"masks": torch.randint(2**31, (), generator=generator, device=generator.device)}
+
+    def forward(self, x: Tensor, noise: ByPath | None = None) -> DKMResult:
+        """Logits, with masks if there is a seed for them."""
+        draw = torch.Generator().manual_seed(int(noise["masks"])) if noise else None
+        maps = self.network.stem(x.contiguous(memory_format=torch.channels_last))
+        for block in self.network.blocks:
+            maps = block(maps)
+            if draw is not None:
+                keep = torch.rand(maps.shape[:2], generator=draw) >= DROPOUT
+                maps = maps * (keep / (1 - DROPOUT))[:, :, None, None]
+        logits = self.network.linear(maps.mean((2, 3)))
+        return DKMResult(Marginals(logits, logits.new_zeros(len(logits), 1)), {}, {})
+
+
+def settings(method: str, data: str, seed: int) -> TrainConfig:
+    """All settings of one run."""
+    base = replace(
+        preset_config("widths"), data=data, train_size=5000, max_epochs=12, evaluate_every=100,
+        validation_fraction=0.02, seed=seed,
+    )  # fmt: skip
+    if data != "cifar10":
+        base = replace(
+            changed(base, {"model.whitening": "patches"}), crop_padding=2, flip=data != "mnist"
+        )
+    return changed(base, METHODS[method])
+
+
+def trained(method: str, data: str, seed: int, folder: Path) -> tuple[Predictor, Task, float]:
+    """A model, what it was trained on, and processor seconds."""
+    config = settings(method, data, seed)
+    task = replace(load_task(config), test=None)
+    run = RunFolder(folder / f"{data}-{method.replace(' ', '_').replace(',', '')}-{seed}")
+    trainer = prepare(config, run, quiet=True, task=task)
+    if method == "MC dropout":
+        network = DropoutNetwork(trainer.model.config)  # type: ignore[arg-type]
+        start = replace(trainer.predictor, model=network)
+        trainer = type(trainer)(start, task, config, trainer.engine, run, quiet=True)
+    started = time.process_time()
+    trainer.fit(resume=True)
+    return trainer.predictor, task, time.process_time() - started
+
+
+# ---- models as functions of images ----
+
+
+def of_predictor(predictor: Predictor) -> Model:
+    """Probabilities and scores of a model by itself."""
+    return lambda x: probabilities_and_scores(predictor, predictor.latent(x))
+
+
+def of_members(members: list[Callable[[Tensor], Array]]) -> Model:
+    """Mean probabilities of several, and the mutual information between them and the class."""
+
+    def answer(x: Tensor) -> Answer:
+        each = np.stack([member(x) for member in members])
+        p = each.mean(0)
+        scores = {"entropy": entropies(p), "doubt": 1 - p.max(1)}
+        return p, scores | {"mutual_information": mutual_information(each)}
+
+    return answer
+
+
+def passes(predictor: Predictor) -> list[Callable[[Tensor], Array]]:
+    """A network with dropout, by the masks of each pass."""
+    model = predictor.trainable
+
+    def one(number: int) -> Callable[[Tensor], Array]:
+        @torch.no_grad()
+        def probabilities(x: Tensor) -> Array:
+            parts = [
+                model(predictor._inputs(batch), {"masks": torch.tensor(1000 * number + place)})
+                for place, batch in enumerate(x.split(256))
+            ]
+            logits = torch.cat([part.marginals.mean for part in parts])
+            return nn.functional.softmax(logits.double(), 1).numpy()
+
+        return probabilities
+
+    return [one(number) for number in range(PASSES)]
+
+
+# ---- measurements ----
+
+
+def measured(model: Model, data: str) -> dict[str, Any]:
+    """Metrics on the test set, on spoilt images, and on other data."""
+    test = load(data).test
+    p, _ = model(test.x)
+    found: dict[str, Any] = {"test": classification_scores(p, test.y)}
+    some = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:NUM_SPOILT]
+    x, y = test.x[some], test.y[some]
+    found["corrupted"] = {}
+    for kind in CORRUPTIONS:
+        for strength in range(1, 6):
+            corruption = Corruption(kind, strength)
+            q, _ = model(corruption(x))
+            found["corrupted"][str(corruption)] = classification_scores(q, y)
+    _, like = model(x)
+    shape = tuple(x.shape[1:])
+    others = {name: as_images_of(load(name).test.x[:NUM_SPOILT], shape) for name in SETS}
+    others["noise"] = noise_images(NUM_SPOILT, shape, torch.Generator().manual_seed(1))
+    found["unlike"] = {}
+    for name, images in others.items():
+        if name != data:
+            _, scores = model(images)
+            found["unlike"][name] = {
+                score: detection(like[score], values).auroc for score, values in scores.items()
+            }
+    return found
+
+
+def run(data: str, output: Path, folder: Path, groups: list[int]) -> None:
+    """Train and measure what is not in the output yet."""
+    torch.set_num_threads(1)
+
+    def write(method: str, group: int, seconds: float, model: Model) -> None:
+        row = {"data": data, "method": method, "group": group, "seconds": seconds}
+        with output.open("a") as file:
+            file.write(json.dumps(row | measured(model, data)) + "\n")
+        print(data, method, group, flush=True)
+
+    for group in groups:
+        for method in METHODS:
+            if done(output, data, method, group) or not claimed(folder, data, method, group):
+                continue
+            if method != "network":
+                predictor, _, seconds = trained(method, data, group, folder)
+                several = method == "MC dropout"
+                model = of_members(passes(predictor)) if several else of_predictor(predictor)
+                write(method, group, seconds, model)
+                continue
+            members: list[Callable[[Tensor], Array]] = []
+            total = 0.0
+            for member in range(MEMBERS):
+                predictor, task, seconds = trained(method, data, MEMBERS * group + member, folder)
+                total += seconds
+                members.append(lambda x, model=of_predictor(predictor): model(x)[0])  # type: ignore[misc]
+                if member == 0:
+                    first, seconds_of_first, held_out = predictor, seconds, task.validation
+            write("ensemble of five networks", group, total, of_members(members))
+            assert held_out is not None
+            scaled = first.calibrate(held_out.x, held_out.y)
+            write("network, temperature", group, seconds_of_first, of_predictor(scaled))
+            write("network", group, seconds_of_first, of_predictor(first))
+
+
+def done(output: Path, data: str, method: str, group: int) -> bool:
+    """Whether the output has this line."""
+    rows = rows_of(output) if output.exists() else []
+    return any((r["data"], r["method"], r["group"]) == (data, method, group) for r in rows)
+
+
+def claimed(folder: Path, data: str, method: str, group: int) -> bool:
+    """Whether this process may do it: no other one that lives does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    claim = folder / f"{data}-{method}-{group}.taken_by"
+    if claim.exists() and Path(f"/proc/{claim.read_text()}").exists():
+        return False
+    claim.write_text(str(os.getpid()))
+    return True
+
+
+# ---- tables ----
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """All lines of results."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def summary(row: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a line that the tables show."""
+    test, spoilt = row["test"], list(row["corrupted"].values())
+    found = {name: test[name] for name in ("accuracy", "log_likelihood", "ece", "aurc")}
+    for name in ("accuracy", "log_likelihood", "ece"):
+        found[f"corrupted_{name}"] = float(np.mean([each[name] for each in spoilt]))
+    for score in ("entropy", "mutual_information", "latent_variance"):
+        values = [each[score] for each in row["unlike"].values() if score in each]
+        if values:
+            found[f"auroc_{score}"] = float(np.mean(values))
+    return found | {"seconds": row["seconds"]}
+
+
+COLUMNS = {
+    "accuracy": ("Test accuracy", "{:.1%}"),
+    "log_likelihood": ("LL", "{:.3f}"),
+    "ece": ("ECE", "{:.3f}"),
+    "aurc": ("AURC", "{:.3f}"),
+    "corrupted_accuracy": ("Corrupted: accuracy", "{:.1%}"),
+    "corrupted_log_likelihood": ("LL", "{:.3f}"),
+    "corrupted_ece": ("ECE", "{:.3f}"),
+    "auroc_entropy": ("AUROC: entropy", "{:.3f}"),
+    "auroc_mutual_information": ("mutual information", "{:.3f}"),
+    "auroc_latent_variance": ("variance", "{:.3f}"),
+    "seconds": ("Training, s", "{:.0f}"),
+}
+
+
+def show(path: Path, plot: Path | None) -> None:
+    """Tables in Markdown, and the picture."""
+    rows = rows_of(path)
+    for data in dict.fromkeys(row["data"] for row in rows):
+        mine = [row for row in rows if row["data"] == data]
+        print(
+            f"\n**{data}**\n\n| | n | " + " | ".join(label for label, _ in COLUMNS.values()) + " |"
+        )
+        print("|" + "---|" * (len(COLUMNS) + 2))
+        for method in dict.fromkeys(row["method"] for row in mine):
+            found = [summary(row) for row in mine if row["method"] == method]
+            cells = []
+            for key, (_, form) in COLUMNS.items():
+                values = [each[key] for each in found if key in each]
+                cells.append(cell(values, form))
+            print(f"| {method} | {len(found)} | " + " | ".join(cells) + " |")
+    if plot is not None:
+        draw(rows, plot)
+
+
+def cell(values: list[float], form: str) -> str:
+    """Mean ± standard error."""
+    if not values:
+        return "–"
+    found = summarise(values)
+    text = form.format(found.mean)
+    return text if found.standard_error is None else f"{text} ± {form.format(found.standard_error)}"
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Log-likelihood by the strength of corruptions, and AUROC by other data."""
+    from matplotlib.figure import Figure
+
+    from gramian.experiments.plots.style import save
+
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    figure = Figure(figsize=(6.0 * len(sets), 9.0), layout="constrained")
+    axes = figure.subplots(2, len(sets), squeeze=False)
+    for column, data in enumerate(sets):
+        above, below = axes[0][column], axes[1][column]
+        mine = [row for row in rows if row["data"] == data]
+        for method in dict.fromkeys(row["method"] for row in mine):
+            found = [row for row in mine if row["method"] == method]
+            levels = [np.mean([by_strength(row, s) for row in found]) for s in range(6)]
+            above.plot(range(6), levels, "o-", label=method)
+            others = list(found[0]["unlike"])
+            scores = found[0]["unlike"][others[0]]
+            best = "mutual_information" if "mutual_information" in scores else "entropy"
+            heights = [np.mean([row["unlike"][o][best] for row in found]) for o in others]
+            below.plot(others, heights, "o", label=f"{method}: {best.replace('_', ' ')}")
+        above.set(title=data, xlabel="strength of corruption", ylabel="log-likelihood")
+        below.set(ylabel="AUROC: unlike the training data?", ylim=(0, 1.02))
+        above.legend(fontsize=7)
+        below.legend(fontsize=7)
+    save(figure, path)
+
+
+def by_strength(row: dict[str, Any], strength: int) -> float:
+    """Mean log-likelihood over the corruptions of one strength; of the test set for 0."""
+    if strength == 0:
+        return float(row["test"]["log_likelihood"])
+    values = [v for name, v in row["corrupted"].items() if name.endswith(f":{strength}")]
+    return float(np.mean([value["log_likelihood"] for value in values]))
+
+
+def main() -> None:
+    """Run, or show."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    commands = parser.add_subparsers(dest="command", required=True)
+    first = commands.add_parser("run")
+    first.add_argument("--data", choices=SETS, required=True)
+    first.add_argument("--output", type=Path, default=Path("results/study.jsonl"))
+    first.add_argument("--folder", type=Path, default=Path("runs/study"))
+    first.add_argument("--groups", type=int, nargs="+", default=[0, 1, 2])
+    second = commands.add_parser("show")
+    second.add_argument("results", type=Path)
+    second.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    if options.command == "show":
+        show(options.results, options.plot)
+    else:
+        run(options.data, options.output, options.folder, options.groups)
+
+
+if __name__ == "__main__":
+    main()
