@@ -11,6 +11,7 @@ from PIL import Image
 
 from gramian import DenseDKMConfig, fit
 from gramian.experiments.cli.main import main
+from gramian.experiments.explanations.deletion import deletion_curves
 from gramian.experiments.explanations.explanation import Explainer, explanation_page, heat_map
 from gramian.train.data import load
 from tests.train.tiny import digits_predictor
@@ -100,6 +101,26 @@ def test_the_command(digits, tmp_path, capsys):
     assert main([*start, *words, "--test", "0"]) == 0
     assert (folder / "explanation.html").exists()
     assert "test image 0" in capsys.readouterr().out
+
+
+def test_pixels_that_are_said_to_matter_matter(digits, tmp_path, capsys):
+    """Without them the probability falls faster than without random ones; also by the command."""
+    data, predictor, folder = digits
+    draw = torch.Generator().manual_seed(0)
+    curves = deletion_curves(predictor, data.test.x[:40], data.train.x[:50], draw, repeats=2)
+    gain = curves.gain()
+    assert gain.mean > 5 * gain.standard_error > 0
+    p = predictor.probabilities(data.test.x[:40]).max(1).values
+    for curve in (curves.by_share, curves.at_random):
+        np.testing.assert_allclose(curve[:, 0], p, atol=1e-6)  # nothing is gone yet
+    np.testing.assert_allclose(curves.by_share[:, -1], curves.at_random[:, -1])  # all is gone
+    words = [str(folder), "--data", "digits", "--check", "10", "--output", str(tmp_path)]
+    assert main(["explain", *words]) == 0
+    assert "lower by" in capsys.readouterr().out
+    assert main(["explain", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num"] == 10
+    with Image.open(tmp_path / "deletion.png") as picture:
+        assert picture.width > 300
 
 
 def test_what_is_refused(digits, tmp_path, capsys):

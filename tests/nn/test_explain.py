@@ -119,6 +119,30 @@ def digits():
     return data, digits_predictor()
 
 
+def test_shares_of_the_images_own_pixels_add_up(digits):
+    data, predictor = digits
+    x, reference, classes = data.test.x[:20], data.train.x[:50], data.test.y[:20]
+    shares = predictor.input_shares(x, reference, classes, batch_size=8)
+    assert shares.shape == (20, 8, 8)
+    mean = predictor._inputs(reference).mean(0, keepdim=True)
+    logits = predictor.latent(x).mean.gather(1, classes[:, None])[:, 0]
+    change = logits - predictor.model.predict(mean).mean[0, classes]
+    torch.testing.assert_close(shares.sum((1, 2)), change, rtol=0.02, atol=0.02)
+
+
+def test_the_share_of_a_pixel_is_that_of_its_change(digits):
+    """Where an image differs from the reference in one pixel, that pixel has all of it."""
+    data, predictor = digits
+    reference = data.train.x[:1]
+    x = reference.clone()
+    x[0, 0, 3, 4] = 255 - x[0, 0, 3, 4]
+    shares = predictor.input_shares(x, reference, torch.tensor([3]))[0]
+    change = (predictor.latent(x).mean - predictor.latent(reference).mean)[0, 3]
+    assert shares[3, 4].item() == pytest.approx(change.item(), rel=0.02, abs=0.01)
+    shares[3, 4] = 0
+    assert shares.abs().max() == 0
+
+
 def test_an_image_is_most_similar_to_itself_and_then_to_its_class(digits):
     data, predictor = digits
     x, y = data.train.x[:300], data.train.y[:300]
@@ -148,6 +172,7 @@ def test_explanations_depend_on_what_was_learned(digits):
     for explain in (
         lambda p: p.contributions(x).flatten(1),
         lambda p: p.pixel_shares(x, among[:50]).flatten(1).double(),
+        lambda p: p.input_shares(x, among[:50], data.test.y[:30]).flatten(1).double(),
     ):
         a, b = explain(predictor), explain(other)
         correlation = torch.nn.functional.cosine_similarity(a, b).abs().mean()

@@ -19,7 +19,9 @@ from gramian.nn.model import DKM
 
 TOP = "output"
 NODES = 16
-"""Of the Gauss–Legendre rule along the way from the reference to an image."""
+"""Of the Gauss–Legendre rule along the way from the reference to an image, in the last map."""
+INPUT_NODES = 32
+"""The same, in the image."""
 
 
 class LayerFeatures:
@@ -120,6 +122,39 @@ def pixel_shares(
                 change = (slopes[0] * steps[0]).sum(-1) + slopes[1] * steps[1]
                 shares[..., c] += weight * change
     return shares, ends
+
+
+def input_shares(
+    model: DKM, x: Float[Tensor, "B C H W"], reference: Float[Tensor, "C H W"], outputs: Tensor
+) -> Float[Tensor, "B H W"]:
+    """The share of each pixel of the image itself in one output, beside a reference image.
+
+    Integrated gradients along the straight line from the reference to the image, summed over the
+    channels: they add up to the output of the image less that of the reference, but for the rule's
+    error, since the way through all layers is no polynomial.
+
+    Args:
+        model: for images.
+        x: images, as the model takes them.
+        reference: an image.
+        outputs: [B], whose output is explained: one for each image.
+    """
+    model.check_initialised()
+    model.check_data(x)
+    step = x - reference
+    total = torch.zeros_like(x)
+    nodes, weights = np.polynomial.legendre.leggauss(INPUT_NODES)
+    with evaluating(model):
+        with torch.no_grad():
+            chain = model.inducing_chain({})
+        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+            here = (reference + node * step).requires_grad_()
+            with torch.enable_grad():
+                K, _ = model.top(last_maps(model, here, chain), chain)
+                f = model.output.data(K, chain.output).mean
+                chosen = f.gather(1, outputs[:, None]).sum()
+            total += weight * torch.autograd.grad(chosen, here)[0]
+    return (total * step).sum(1)
 
 
 def last_maps(model: DKM, x: Tensor, chain: InducingChain) -> GramBlocks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -107,10 +108,11 @@ class Explainer:
         first = int(order[0])
         ranked = parts[:, first].argsort(descending=True)
         reference = self.train.x[: min(len(self.train), 256)]
-        pixels = predictor.pixel_shares(x, reference)[0].double().cpu().numpy()
+        two = torch.as_tensor(order[:2].copy())
+        pixels = predictor.input_shares(x.expand(len(two), -1, -1, -1), reference, two)
         heat = [
-            (predictor.class_names[c], data_url(heat_map(image.numpy(), pixels[..., c])))
-            for c in order[:2].tolist()
+            (predictor.class_names[c], data_url(heat_map(image.numpy(), shares)))
+            for c, shares in zip(two.tolist(), pixels.double().cpu().numpy(), strict=True)
         ]
         return Explanation(
             name=name,

@@ -20,7 +20,7 @@ from gramian.gram.blocks import Marginals
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
-from gramian.nn.explain import TOP, LayerFeatures, contributions, pixel_shares
+from gramian.nn.explain import TOP, LayerFeatures, contributions, input_shares, pixel_shares
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
 from gramian.nn.joint import Joint, joint
@@ -235,6 +235,27 @@ class Predictor:
         """
         inputs = (self._inputs(self._points(data)) for data in (x, reference))
         return pixel_shares(self.dkm, *inputs)[0]
+
+    def input_shares(
+        self,
+        x: Tensor | npt.NDArray[Any],
+        reference: Tensor | npt.NDArray[Any],
+        classes: Tensor,
+        batch_size: int = 64,
+    ) -> Float[Tensor, "N H W"]:
+        """The share of each pixel of an image in the logit of a class, beside the mean image.
+
+        They add up to the logit of the image less that of the mean of the ``reference`` images, to
+        a per cent or so. ``classes`` [N] has the class of each image.
+        """
+        mean = self._inputs(self._points(reference)).mean(0)
+        parts = zip(self._points(x).split(batch_size), classes.split(batch_size), strict=True)
+        return torch.cat(
+            [
+                input_shares(self.dkm, self._inputs(batch), mean, chosen.to(self.device))
+                for batch, chosen in parts
+            ]
+        )
 
     def _inputs(self, points: Tensor) -> Tensor:
         """Raw data as the model takes them."""

@@ -21,8 +21,11 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.statistics import as_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from gramian.train.data import Dataset
@@ -37,6 +40,11 @@ def run(words: Sequence[str]) -> None:
     if len(shape) != 3 or not predictor.class_names:
         raise UsageError("explain is for classifiers of images")
     names, x = images(options, predictor)
+    folder = output_folder(options)
+    if options.check:
+        check(options, predictor, folder)
+    if not names:
+        return
 
     import torch
 
@@ -52,7 +60,6 @@ def run(words: Sequence[str]) -> None:
     with predicting():
         explainer = Explainer(predictor, train.subset(some), test.x[usual], options.similar)
         found = [explainer.explain(name, image) for name, image in zip(names, x, strict=True)]
-    folder = output_folder(options)
     folder.mkdir(parents=True, exist_ok=True)
     title = f"Why {named_model(options).resolve().name} says so"
     write_text_atomically(folder / "explanation.html", explanation_page(title, found))
@@ -87,8 +94,41 @@ def explain_parser() -> Parser:
     parser.add_argument(
         "--output", type=str | None, default=None, help="folder; null: the run's own"
     )
+    parser.add_argument(
+        "--check", type=NonNegativeInt, default=0, metavar="NUMBER",
+        help="see on so many test images whether the pixels said to matter matter: deletion.png",
+    )  # fmt: skip
     add_batch_options(parser)
     return parser
+
+
+def check(options: Namespace, predictor: Predictor, folder: Path) -> None:
+    """Take pixels away, in the order of their shares and in random order."""
+    import torch
+
+    from gramian.experiments.explanations.deletion import deletion_curves, deletion_figure
+    from gramian.experiments.plots.style import save
+    from gramian.train.runtime.seeds import generator
+
+    shape = predictor.model.data_shape
+    train, test = (fitting_data(options, split, shape) for split in ("train", "test"))
+    draw = generator(0, "deletion")
+    some = test.x[torch.randperm(len(test), generator=draw)[: options.check]]
+    reference = train.x[torch.randperm(len(train), generator=draw)[:256]]
+    with predicting():
+        curves = deletion_curves(predictor, some, reference, draw)
+    title = f"{named_model(options).resolve().name}: {len(some)} test images"
+    save(deletion_figure(curves, title), folder / "deletion.png")
+    gain = curves.gain()
+    if options.json:
+        found = {"gain": gain.mean, "standard_error": gain.standard_error, "num": gain.n}
+        sys.stdout.write(as_json({"file": str(folder / "deletion.png"), **found}))
+        return
+    sys.stdout.write(
+        f"without the pixels of the largest shares the probability is lower by "
+        f"{as_text(gain, 4)} than without random ones ({gain.n} images)\n"
+        f"{folder / 'deletion.png'}\n"
+    )
 
 
 def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]:
@@ -108,9 +148,9 @@ def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]
             raise UsageError(f"--test: the test set has {len(test)} images, from 0 on")
         names += [f"test image {n} ({test.class_names[int(test.y[n])]})" for n in options.test]
         parts.append(test.x[torch.tensor(options.test)])
-    if not parts:
+    if not parts and not options.check:
         raise UsageError("nothing to explain: name image files, or --test NUMBERS")
-    return names, torch.cat(parts)
+    return names, torch.cat(parts) if parts else torch.empty(0)
 
 
 def fitting_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset:
