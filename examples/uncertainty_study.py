@@ -186,7 +186,7 @@ def measured(model: Model, data: str) -> dict[str, Any]:
     return found
 
 
-def run(data: str, output: Path, folder: Path, groups: list[int]) -> None:
+def run(data: str, output: Path, folder: Path, groups: list[int], methods: list[str]) -> None:
     """Train and measure what is not in the output yet."""
     torch.set_num_threads(1)
 
@@ -197,7 +197,7 @@ def run(data: str, output: Path, folder: Path, groups: list[int]) -> None:
         print(data, method, group, flush=True)
 
     for group in groups:
-        for method in METHODS:
+        for method in methods:
             if done(output, data, method, group) or not claimed(folder, data, method, group):
                 continue
             if method != "network":
@@ -347,6 +347,7 @@ def main() -> None:
     first.add_argument("--output", type=Path, default=Path("results/study.jsonl"))
     first.add_argument("--folder", type=Path, default=Path("runs/study"))
     first.add_argument("--groups", type=int, nargs="+", default=[0, 1, 2])
+    first.add_argument("--methods", choices=METHODS, nargs="+", default=list(METHODS))
     second = commands.add_parser("show")
     second.add_argument("results", type=Path)
     second.add_argument("--plot", type=Path)
@@ -354,7 +355,7 @@ def main() -> None:
     if options.command == "show":
         show(options.results, options.plot)
     else:
-        run(options.data, options.output, options.folder, options.groups)
+        run(options.data, options.output, options.folder, options.groups, options.methods)
 
 
 if __name__ == "__main__":
