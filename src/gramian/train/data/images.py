@@ -45,7 +45,7 @@ def read_images(
             raise DataError(_mixed(paths[0], images[0], path, image))
         images.append(image)
     if changed and shape is not None:
-        more = f", and {len(changed) - 1:,} more were unlike it" if len(changed) > 1 else ""
+        more = f", and {len(changed) - 1:,} more" if len(changed) > 1 else ""
         log.info("scaled to %s: %s%s", _look(shape), changed[0], more)
     return torch.from_numpy(np.stack(images))
 
