@@ -13,6 +13,7 @@ from gramian.train.runtime.threads import bound_spinning
 
 COMMANDS = {
     "train": "train a model; resumes by itself where it was stopped",
+    "tune": "search over settings by validation; goes on where it was stopped",
     "evaluate": "metrics of a trained model on a data set",
     "predict": "class, probabilities, entropy and latent variance of images or rows",
     "explain": "why a model says what it says about images, as one page",

@@ -1,0 +1,116 @@
+"""``gramian tune``: a search over settings, by validation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from gramian.experiments.cli.options import UsageError, announce
+from gramian.experiments.cli.terminal import as_json
+
+if TYPE_CHECKING:
+    from gramian.experiments.tune.tuning import Tuning
+
+SHOWN = 10  # trials in the table
+
+
+def run(words: Sequence[str]) -> None:
+    """Search, or go on with a search, and show what was found."""
+    options, rest = tune_parser().parse_known_args(words)
+    if options.help:
+        sys.stdout.write(tune_parser().format_help())
+        return
+    for name in ("trials", "jobs"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} must be 1 or more, got {getattr(options, name)}")
+    announce("tune")
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"tune needs more: pip install 'gramian[tune]' ({error})") from error
+    from gramian.experiments.cli.train_options import parse_train
+    from gramian.experiments.tune.search_space import search_space
+    from gramian.experiments.tune.tuning import Tuning
+
+    config, _, _ = parse_train(rest)
+    space = search_space(config, options.search)
+    folder = Path(options.output or f"tune/{Path(config.data).stem}-{config.kind}")
+    tuning = Tuning(folder, config, space)
+    if "--quiet" not in rest:
+        sys.stderr.write("".join(f"  {each}\n" for each in space))
+    tuning.run(options.trials, options.jobs)
+    tuning.write()
+    show(tuning, "--json" in rest)
+
+
+class OwnParser(argparse.ArgumentParser):
+    """A parser whose errors are ours."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise instead of ending the program."""
+        raise UsageError(message)
+
+
+def tune_parser() -> OwnParser:
+    """The options of the search; all others are those of train."""
+    parser = OwnParser(
+        "gramian tune",
+        description="A search over the settings of gramian train, by validation log-likelihood. "
+        "The same command goes on with a search. All other options are those of gramian train.",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    parser.add_argument("--trials", type=int, default=20, help="in all (default: 20)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--search", action="append", default=[], metavar="NAME[=LOW:HIGH or =A,B]",
+        help="a setting to search, with its values, or with values that suit its type; several "
+        "times; without it lr, batch_size and the settings of the kind of model that matter most",
+    )  # fmt: skip
+    parser.add_argument("--output", help="folder of the search (default: tune/DATA-KIND)")
+    return parser
+
+
+def show(tuning: Tuning, json: bool) -> None:
+    """The best trials, and where everything is."""
+    rows, best = tuning.rows(), tuning.best()
+    if json:
+        found = {"folder": str(tuning.folder), "best": best.number if best else None}
+        sys.stdout.write(as_json({**found, "trials": rows}))
+        return
+    table = Table(title=f"{tuning.folder}, by validation", title_justify="left")
+    heads = {"log_likelihood": "ll", "accuracy": "acc."}
+    names = [name for name in rows[0] if name not in ("folder", "state")]
+    for name in names:
+        table.add_column(heads.get(name, name.rpartition(".")[2]), justify="right")
+    ended = [row for row in rows if row["state"] == "complete"]
+    for row in ended[:SHOWN]:
+        table.add_row(*(as_cell(row[name]) for name in names))
+    Console(file=sys.stdout).print(table)
+    given_up = sum(row["state"] == "pruned" for row in rows)
+    failed = len(rows) - len(ended) - given_up
+    sys.stdout.write(
+        f"{len(rows)} trials, {given_up} given up early, {failed} failed: "
+        f"{tuning.folder / 'trials.csv'}\n"
+    )
+    if best is None:
+        sys.stdout.write("no trial has come to its end\n")
+        return
+    sys.stdout.write(
+        f"picture: {tuning.folder / 'tune.png'}\n"
+        f"the best: gramian train --config {tuning.folder / 'best.yaml'}\n"
+    )
+
+
+def as_cell(value: object) -> str:
+    """A value of the table."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

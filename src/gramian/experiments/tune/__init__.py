@@ -1,0 +1,1 @@
+"""A search over the settings of a run, by validation, on Optuna."""
