@@ -12,6 +12,7 @@ tells the test set from other data sets and from noise. An ensemble has five net
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -61,6 +62,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "network": BESIDE_MUON,
     "DKM with SKR": SKR,
     "MC dropout": BESIDE_MUON,
+    "DKM without whitening": {"model.whitening": False},
     "DKM, variance kept": KEPT,
     "DKM with SKR, variance kept": SKR | KEPT,
 }
@@ -114,7 +116,8 @@ def trained(method: str, data: str, seed: int, folder: Path) -> tuple[Predictor,
         trainer = type(trainer)(start, task, config, trainer.engine, run, quiet=True)
     started = time.process_time()
     trainer.fit(resume=True)
-    return trainer.predictor, task, time.process_time() - started
+    seconds = time.process_time() - started
+    return trainer.predictor, task, math.nan if trainer.resumed else seconds
 
 
 # ---- models as functions of images ----
@@ -286,7 +289,7 @@ def show(path: Path, plot: Path | None) -> None:
             found = [summary(row) for row in mine if row["method"] == method]
             cells = []
             for key, (_, form) in COLUMNS.items():
-                values = [each[key] for each in found if key in each]
+                values = [v for each in found if not math.isnan(v := each.get(key, math.nan))]
                 cells.append(cell(values, form))
             print(f"| {method} | {len(found)} | " + " | ".join(cells) + " |")
     if plot is not None:
