@@ -19,6 +19,11 @@ check: $(READY)  ## formatting, lint, types, import order, then all tests with c
 	$(BIN)/lint-imports
 	$(MAKE) test PYTEST_ADDOPTS="--cov --cov-report=term:skip-covered --cov-fail-under=95"
 
+docs: $(READY)  ## build the site into docs/_build/html, with its tutorials run; warnings are errors
+	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 test-gpu: $(READY)  ## on a machine with a GPU: parity there, precisions, a resumed run, two processes
 	GRAMIAN_TEST_DEVICE=cuda $(BIN)/pytest -n0 tests/parity tests/test_cuda.py
 
@@ -28,7 +33,7 @@ test-slurm: $(READY)  ## a table as jobs on a real Slurm of one node, from Debia
 	GRAMIAN_SLURM=1 $(BIN)/pytest -n0 -s tests/slurm
 
 clean:  ## remove .venv and everything that tools have left behind
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
+	rm -rf .venv docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 browser:  # for the report's own test, which is skipped without one; BROWSER=no installs none
@@ -45,5 +50,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 export PYTEST_ADDOPTS
-.PHONY: help demo test test-gpu test-slurm check clean browser
+.PHONY: help demo docs test test-gpu test-slurm check clean browser
 .DEFAULT_GOAL := help

@@ -60,7 +60,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The mean over all predictions of |confidence − accuracy| of their bin."""
+        """The mean over all predictions of the distance of confidence and accuracy in their bin."""
         gaps = np.abs(self.confidence - self.accuracy)
         return float((self.count * gaps).sum() / self.count.sum())
 

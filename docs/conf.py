@@ -1,0 +1,67 @@
+"""The site: `make docs` builds it into docs/_build/html, offline, with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gramian._version import __version__
+
+project = "Gramian"
+author = "The Gramian developers"
+release = __version__
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+templates_path: list[str] = []
+html_theme = "furo"
+html_title = f"Gramian {release}"
+html_static_path: list[str] = []
+html_theme_options = {"navigation_with_keys": True}
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.xref_missing"] if os.environ.get("GRAMIAN_DOCS_DRAFT") else []
+
+nb_execution_mode = "cache"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads on busy cores wait for each other
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+napoleon_google_docstring = True
+napoleon_use_rtype = False
+# Shapes in annotations, such as Float[Tensor, "B C"], are text and not names to be looked up.
+nitpicky = False
+
+
+def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn and dataclasses bring, and the fields that fitting sets."""
+    brought = (getattr(obj, "__module__", None) or "").startswith("sklearn")
+    return True if brought or name == "model_" or name.endswith("_request") else None
+
+
+def plain_sections(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Headings of arguments as Napoleon knows them, before it looks."""
+    for number, line in enumerate(lines):
+        if line.strip().startswith("Args ("):
+            lines[number] = "Args:"
+        elif line.strip() == "Raises, when called:":
+            lines[number] = "Raises:"
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", plain_sections, priority=400)
+    app.connect("autodoc-skip-member", skip)
