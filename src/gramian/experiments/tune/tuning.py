@@ -214,7 +214,7 @@ class Tuning:
 def work(tuning: Tuning, num_trials: int, number: int) -> None:
     """One process: trial after trial, until there are enough."""
     if not log.handlers:  # a process of its own
-        logging.basicConfig(format="%(message)s")
+        log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
     study = tuning.study(number)
     while (trial := tuning.next_trial(study, num_trials)) is not None:
