@@ -21,6 +21,8 @@ from gramian.experiments.cli.commands import (
     info,
     predict,
     report,
+    serve,
+    tune,
 )
 from gramian.experiments.cli.commands import map as map_command
 from gramian.experiments.cli.commands import reproduce as reproduce_command
@@ -48,6 +50,8 @@ PARSERS = {
     "predict": predict.predict_parser,
     "report": report.report_parser,
     "reproduce": reproduce_command.reproduce_parser,
+    "serve": serve.serve_parser,
+    "tune": tune.tune_parser,
 }
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "lightning_fabric", "matplotlib")
 

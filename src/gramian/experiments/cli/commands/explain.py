@@ -21,7 +21,6 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
-from gramian.experiments.statistics import as_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +107,7 @@ def check(options: Namespace, predictor: Predictor, folder: Path) -> None:
 
     from gramian.experiments.explanations.deletion import deletion_curves, deletion_figure
     from gramian.experiments.plots.style import save
+    from gramian.experiments.statistics import as_text
     from gramian.train.runtime.seeds import generator
 
     shape = predictor.model.data_shape
