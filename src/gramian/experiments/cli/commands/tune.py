@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.table import Table
 
-from gramian.experiments.cli.options import UsageError, announce
+from gramian.experiments.cli.options import UsageError, announce, on_one_line
 from gramian.experiments.cli.terminal import as_json
 
 if TYPE_CHECKING:
@@ -26,9 +28,6 @@ def run(words: Sequence[str]) -> None:
     if options.help:
         sys.stdout.write(tune_parser().format_help())
         return
-    for name in ("trials", "jobs"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name} must be 1 or more, got {getattr(options, name)}")
     announce("tune")
     try:
         import optuna  # noqa: F401
@@ -44,7 +43,7 @@ def run(words: Sequence[str]) -> None:
     tuning = Tuning(folder, config, space)
     if "--quiet" not in rest:
         sys.stderr.write("".join(f"  {each}\n" for each in space))
-    tuning.run(options.trials, options.jobs)
+    tuning.run(int(options.trials), int(options.jobs))
     tuning.write()
     show(tuning, "--json" in rest)
 
@@ -54,7 +53,10 @@ class OwnParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise instead of ending the program."""
-        raise UsageError(message)
+        words = re.fullmatch(r"argument (\S+): invalid (.*) value: '(.*)'", message)
+        if words:
+            message = f"{words[1]}: expected {words[2]}, got {words[3]}"
+        raise UsageError(on_one_line(message))
 
 
 def tune_parser() -> OwnParser:
@@ -67,8 +69,8 @@ def tune_parser() -> OwnParser:
         allow_abbrev=False,
     )
     parser.add_argument("-h", "--help", action="store_true", help="this text")
-    parser.add_argument("--trials", type=int, default=20, help="in all (default: 20)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--trials", type=PositiveInt, default=20, help="in all (default: 20)")
+    parser.add_argument("--jobs", type=PositiveInt, default=1, help="processes (default: 1)")
     parser.add_argument(
         "--search", action="append", default=[], metavar="NAME[=LOW:HIGH or =A,B]",
         help="a setting to search, with its values, or with values that suit its type; several "
