@@ -93,6 +93,9 @@ def test_the_command(digits, tmp_path, capsys):
     out = ["--output", str(tmp_path / "out")]
     assert main([*start, mine, *words, "--test", "1", *out, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    for number in (1, 2):
+        with Image.open(tmp_path / "out" / f"explanation_{number}.png") as picture:
+            assert picture.size == (3 * 160 + 16, 160)  # the image, and heat for two classes
     first, second = found["images"]
     assert first["class"] == second["class"]  # the same image, from a file and from the test set
     assert first["logit"] == pytest.approx(second["logit"])

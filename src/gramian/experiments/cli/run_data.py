@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
+from jsonargparse.typing import PositiveInt
 
 from gramian.experiments.cli.options import UsageError
 from gramian.experiments.cli.saved_model import named_model
@@ -30,6 +31,38 @@ def add_data_options(parser: ArgumentParser) -> None:
         help="which part; train and validation are the points that the run had, unless --data "
         "names others",
     )
+
+
+def add_comparison_options(parser: ArgumentParser) -> None:
+    """Options of commands that compare new data with those of the run."""
+    parser.add_argument(
+        "--data", type=str | None, default=None,
+        help="data set with training and test data, to compare with; null: the run's own",
+    )  # fmt: skip
+    parser.add_argument("--data_dir", type=str | None, default=None, help="where data are stored")
+    parser.add_argument(
+        "--among", type=PositiveInt, default=2000, help="training and test data to compare with"
+    )
+
+
+def some_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset:
+    """``--among`` points of a split, the same every time, of the shape that the model takes."""
+    import torch
+
+    from gramian.train.runtime.seeds import generator
+
+    data = fitting_data(options, split, shape)
+    order = torch.randperm(len(data), generator=generator(0, "explain"))[: options.among]
+    return data.subset(order.sort().values)
+
+
+def fitting_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset:
+    """All points of a split, which must have the shape that the model takes."""
+    name, data = chosen_data(options, split)
+    if tuple(data.x.shape[1:]) != shape:
+        found = tuple(data.x.shape[1:])
+        raise UsageError(f"the model takes data of shape {shape}, {name} has {found}")
+    return data
 
 
 def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Dataset]:

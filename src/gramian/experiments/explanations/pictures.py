@@ -18,6 +18,21 @@ def data_url(image: Image.Image) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
+def side_by_side(urls: list[str], gap: int = 8) -> Image.Image:
+    """Pictures of a page in a row, on white."""
+    pictures = [
+        Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
+        for url in urls
+    ]
+    width = sum(picture.width for picture in pictures) + gap * (len(pictures) - 1)
+    row = Image.new("RGB", (width, max(picture.height for picture in pictures)), "white")
+    left = 0
+    for picture in pictures:
+        row.paste(picture, (left, 0))
+        left += picture.width + gap
+    return row
+
+
 def as_picture(image: NDArray[np.uint8]) -> Image.Image:
     """[C, H, W] with one or three channels as a picture."""
     if image.shape[0] not in (1, 3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -11,7 +12,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from gramian.experiments.cli.commands.predict import read
 from gramian.experiments.cli.options import Parser, UsageError
-from gramian.experiments.cli.run_data import chosen_data
+from gramian.experiments.cli.run_data import add_comparison_options, fitting_data, some_data
 from gramian.experiments.cli.saved_model import (
     add_batch_options,
     add_model_options,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gramian.train.data import Dataset
     from gramian.train.predict.predictor import Predictor
 
 
@@ -45,23 +45,20 @@ def run(words: Sequence[str]) -> None:
     if not names:
         return
 
-    import torch
-
     from gramian.experiments.explanations.explanation import Explainer, explanation_page
-    from gramian.train.record.files import write_text_atomically
-    from gramian.train.runtime.seeds import generator
+    from gramian.experiments.explanations.pictures import side_by_side
+    from gramian.train.record.files import write_atomically, write_text_atomically
 
-    train, test = (fitting_data(options, split, shape) for split in ("train", "test"))
-    some, usual = (
-        torch.randperm(len(data), generator=generator(0, "explain"))[: options.among].sort().values
-        for data in (train, test)
-    )
+    train, test = (some_data(options, split, shape) for split in ("train", "test"))
     with predicting():
-        explainer = Explainer(predictor, train.subset(some), test.x[usual], options.similar)
+        explainer = Explainer(predictor, train, test.x, options.similar)
         found = [explainer.explain(name, image) for name, image in zip(names, x, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)
     title = f"Why {named_model(options).resolve().name} says so"
     write_text_atomically(folder / "explanation.html", explanation_page(title, found))
+    for number, each in enumerate(found, start=1):
+        picture = side_by_side([each.picture, *(heat for _, heat in each.heat)])
+        write_atomically(folder / f"explanation_{number}.png", partial(picture.save, format="PNG"))
     if options.json:
         rows = [{"input": e.name, "class": e.classes[0][0], "logit": e.logit} for e in found]
         sys.stdout.write(as_json({"file": str(folder / "explanation.html"), "images": rows}))
@@ -81,14 +78,7 @@ def explain_parser() -> Parser:
         "--test", nargs="+", type=NonNegativeInt, default=[],
         help="numbers of images of the test set, instead of or besides files",
     )  # fmt: skip
-    parser.add_argument(
-        "--data", type=str | None, default=None,
-        help="data set with the training and test images; null: the run's own",
-    )  # fmt: skip
-    parser.add_argument("--data_dir", type=str | None, default=None, help="where data are stored")
-    parser.add_argument(
-        "--among", type=PositiveInt, default=2000, help="training and test images to compare with"
-    )
+    add_comparison_options(parser)
     parser.add_argument("--similar", type=PositiveInt, default=5, help="neighbours per layer")
     parser.add_argument(
         "--output", type=str | None, default=None, help="folder; null: the run's own"
@@ -151,12 +141,3 @@ def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]
     if not parts and not options.check:
         raise UsageError("nothing to explain: name image files, or --test NUMBERS")
     return names, torch.cat(parts) if parts else torch.empty(0)
-
-
-def fitting_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset:
-    """Data to compare with, of the shape that the model takes."""
-    name, data = chosen_data(options, split)
-    if tuple(data.x.shape[1:]) != shape:
-        found = tuple(data.x.shape[1:])
-        raise UsageError(f"the model takes data of shape {shape}, {name} has {found}")
-    return data

@@ -15,7 +15,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
 from gramian.experiments.cli.options import Parser, UsageError
-from gramian.experiments.cli.run_data import chosen_data
+from gramian.experiments.cli.run_data import add_comparison_options, some_data
 from gramian.experiments.cli.saved_model import (
     add_batch_options,
     add_model_options,
@@ -26,7 +26,6 @@ from gramian.experiments.cli.terminal import as_json
 
 if TYPE_CHECKING:
     from gramian.experiments.serve.answers import Answers
-    from gramian.train.data import Dataset
     from gramian.train.predict.predictor import Predictor
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
@@ -85,14 +84,7 @@ def serve_parser() -> Parser:
         f"(or taken from {TOKEN})",
     )  # fmt: skip
     parser.add_argument("--port", type=NonNegativeInt, default=8000, help="0 for any that is free")
-    parser.add_argument(
-        "--data", type=str | None, default=None,
-        help="data set with training and test data, to compare with; null: the run's own",
-    )  # fmt: skip
-    parser.add_argument("--data_dir", type=str | None, default=None, help="where data are stored")
-    parser.add_argument(
-        "--among", type=PositiveInt, default=2000, help="training and test data to compare with"
-    )
+    add_comparison_options(parser)
     parser.add_argument("--max_bytes", type=PositiveInt, default=10_000_000, help="of a request")
     parser.add_argument("--max_pixels", type=PositiveInt, default=10_000_000, help="of an image")
     parser.add_argument(
@@ -128,32 +120,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 def prepared(options: Namespace, predictor: Predictor) -> Answers:
     """The model with what it compares new data with, as far as there is any."""
-    import torch
-
     from gramian.experiments.explanations.comparison import Similar, Usual
     from gramian.experiments.serve.answers import Answers
     from gramian.nn.explain import TOP
     from gramian.nn.model import DKM
     from gramian.train.data import DataError
-    from gramian.train.runtime.seeds import generator
 
-    usual = Usual.load(named_model(options))
+    usual, shape = Usual.load(named_model(options)), predictor.model.data_shape
     try:
-        train, test = (chosen_data(options, split)[1] for split in ("train", "test"))
+        train, test = (some_data(options, split, shape) for split in ("train", "test"))
     except (DataError, UsageError) as error:
         if options.data is not None:
             raise
         log.info("similar training data are not shown: %s", error)
         return Answers(predictor, usual)
-    shape = predictor.model.data_shape
-    if tuple(train.x.shape[1:]) != shape:
-        found = tuple(train.x.shape[1:])
-        raise UsageError(f"the model takes data of shape {shape}, {options.data} has {found}")
-
-    def some(data: Dataset) -> Dataset:
-        order = torch.randperm(len(data), generator=generator(0, "explain"))[: options.among]
-        return data.subset(order.sort().values)
-
-    usual = usual or Usual.of(predictor, some(test).x)
-    similar = Similar(predictor, some(train), (TOP,)) if isinstance(predictor.model, DKM) else None
-    return Answers(predictor, usual, similar)
+    similar = Similar(predictor, train, (TOP,)) if isinstance(predictor.model, DKM) else None
+    return Answers(predictor, usual or Usual.of(predictor, test.x), similar)
