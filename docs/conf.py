@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from docutils import nodes
+from latex2mathml.converter import convert
+
 from gramian._version import __version__
 
 project = "Gramian"
@@ -23,6 +26,7 @@ html_title = f"Gramian {release}"
 html_static_path: list[str] = []
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
+html_math_renderer = "mathml"
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
@@ -61,7 +65,21 @@ def plain_sections(
             lines[number] = "Raises:"
 
 
+def inline_formula(writer: Any, node: Any) -> None:
+    """A formula in a line as MathML, which browsers show without anything from elsewhere."""
+    writer.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def formula(writer: Any, node: Any) -> None:
+    """A formula by itself."""
+    text = convert(node.astext(), display="block")
+    writer.body.append(f'<div class="math" style="overflow-x: auto">{text}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
     app.connect("autodoc-process-docstring", plain_sections, priority=400)
     app.connect("autodoc-skip-member", skip)
