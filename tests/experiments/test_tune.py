@@ -15,11 +15,12 @@ import yaml
 
 from gramian.experiments.cli.main import main
 from gramian.experiments.tune.search_space import dimension, search_space
-from gramian.experiments.tune.tuning import Tuning
+from gramian.experiments.tune.tuning import Tuning, reporter
 from gramian.gram.errors import NumericalError
 from gramian.train.config import ConfigError, config_from_dict
 from gramian.train.presets import preset_config
 from gramian.train.record.run_folder import FolderInUse
+from gramian.train.runtime.signals import Stopped
 
 DIGITS = preset_config("digits")
 SMALL = [
@@ -136,7 +137,7 @@ def test_a_validation_set_is_held_out_but_not_in_the_best_settings(tmp_path):
 class Numbers(Tuning):
     """A search whose trials are numbers, not runs."""
 
-    def objective(self, trial):
+    def objective(self, trial, signals):
         lr = self.space[0].suggest(trial)
         if lr > 0.1:
             raise NumericalError("too large")
@@ -169,12 +170,29 @@ def test_one_search_at_a_time(tmp_path):
     tuning = Numbers(tmp_path, DIGITS, search_space(DIGITS, ["lr=0.001:0.2"]))
 
     class Nested(Numbers):
-        def objective(self, trial):
+        def objective(self, trial, signals):
             with pytest.raises(FolderInUse, match="another search"):
                 tuning.run(1, 1)
             return 0.0
 
     Nested(tmp_path, DIGITS, tuning.space).run(1, 1)
+
+
+def test_a_signal_between_two_runs_is_heard(tmp_path):
+    """It would otherwise be noticed by nobody until the next run is over."""
+
+    class Told(Numbers):
+        def objective(self, trial, signals):
+            signal.raise_signal(signal.SIGTERM)
+            reporter(trial, signals)({"epoch": 1})
+            return 0.0
+
+    tuning = Told(tmp_path / "n", DIGITS, search_space(DIGITS, ["lr=0.001:0.2"]))
+    with pytest.raises(Stopped) as stopped:
+        tuning.run(3, 1)
+    assert stopped.value.exit_code == 143
+    (trial,) = tuning.study().get_trials(states=(optuna.trial.TrialState.RUNNING,))
+    assert trial.number == 0  # to be taken up again
 
 
 def test_a_killed_search_goes_on_and_the_trial_resumes(tmp_path):
@@ -195,11 +213,15 @@ def test_a_killed_search_goes_on_and_the_trial_resumes(tmp_path):
     tuning = Tuning(folder, config, search_space(config, ["lr"]))
     (running,) = tuning.study().get_trials(states=(optuna.trial.TrialState.RUNNING,))
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    while len(list(folder.glob("trials/*"))) < 1 or not tuning_again(tuning):
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    try:
+        while not tuning_again(tuning):
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 130, errors
     assert f"trial {running.number} was killed: its values are taken up again" in errors
     assert len(list(folder.glob("trials/*"))) == 1  # the same folder

@@ -32,6 +32,7 @@ from gramian.train.predict.evaluate import as_numbers
 from gramian.train.record.files import write_text_atomically
 from gramian.train.record.run_folder import FolderInUse, Row, RunFolder
 from gramian.train.run import prepare
+from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.task import load_task
 from gramian.train.trainer import TrainingFailed
 
@@ -138,7 +139,7 @@ class Tuning:
         except Timeout:
             raise FolderInUse(f"{self.folder} is in use by another search") from None
 
-    def objective(self, trial: optuna.Trial) -> float:
+    def objective(self, trial: optuna.Trial, signals: StopSignals) -> float:
         """Train with the values of a trial; its validation log-likelihood."""
         values = {each.name: each.suggest(trial) for each in self.space}
         config = changed(self.trial_config, values)
@@ -146,7 +147,7 @@ class Tuning:
         folder = RunFolder(self.folder / "trials" / name)
         trial.set_user_attr("folder", str(folder.path.relative_to(self.folder)))
         task = replace(load_task(config), test=None)  # nothing is chosen by it
-        trainer = prepare(config, folder, True, reporter(trial), task)
+        trainer = prepare(config, folder, True, reporter(trial, signals), task)
         trainer.fit(resume=True)
         metrics = as_numbers(trainer.measure()["validation"])
         trial.set_user_attr("metrics", {k: v for k, v in metrics.items() if v == v})
@@ -217,20 +218,23 @@ def work(tuning: Tuning, num_trials: int, number: int) -> None:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
     study = tuning.study(number)
-    while (trial := tuning.next_trial(study, num_trials)) is not None:
-        try:
-            study.tell(trial, tuning.objective(trial))
-        except optuna.TrialPruned:
-            study.tell(trial, state=TrialState.PRUNED)
-        except FAILURES as error:
-            study.tell(trial, state=TrialState.FAIL)
-            log.info("trial %d failed: %s", trial.number, error)
+    with StopSignals() as signals:  # a signal between two runs would be lost among the imports
+        while (trial := tuning.next_trial(study, num_trials)) is not None:
+            try:
+                study.tell(trial, tuning.objective(trial, signals))
+            except optuna.TrialPruned:
+                study.tell(trial, state=TrialState.PRUNED)
+            except FAILURES as error:
+                study.tell(trial, state=TrialState.FAIL)
+                log.info("trial %d failed: %s", trial.number, error)
+            stop_if_told(signals)
 
 
-def reporter(trial: optuna.Trial) -> Callable[[Row], None]:
+def reporter(trial: optuna.Trial, signals: StopSignals) -> Callable[[Row], None]:
     """Tell the study of each evaluation, and stop a trial that is behind the others."""
 
     def report(row: Row) -> None:
+        stop_if_told(signals)
         if METRIC in row:
             trial.report(float(row[METRIC]), int(row["epoch"]))
             if trial.should_prune():
@@ -238,6 +242,12 @@ def reporter(trial: optuna.Trial) -> Callable[[Row], None]:
                 raise optuna.TrialPruned
 
     return report
+
+
+def stop_if_told(signals: StopSignals) -> None:
+    """Raise if a signal came while no run was listening."""
+    if signals.received is not None:
+        raise Stopped(signals.received)
 
 
 def score(trial: FrozenTrial) -> float:
