@@ -160,6 +160,14 @@ def test_failures_and_trials_given_up_are_counted_and_the_best_is_found(tmp_path
     assert tuning.settings_of(best).lr == best.params["lr"]
 
 
+def test_a_search_that_goes_on_draws_other_values(tmp_path):
+    tuning = Numbers(tmp_path / "n", DIGITS, search_space(DIGITS, ["lr=0.001:0.2"]))
+    for number in (2, 4, 6):
+        tuning.run(number, 1)
+    values = [row["lr"] for row in tuning.rows()]
+    assert len(set(values)) == 6
+
+
 def test_two_processes_share_a_search(tmp_path):
     tuning = Numbers(tmp_path / "n", DIGITS, search_space(DIGITS, ["lr=0.001:0.2"]))
     tuning.run(9, 2)

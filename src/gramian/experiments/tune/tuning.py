@@ -82,16 +82,19 @@ class Tuning:
             f"sqlite:///{self.folder.resolve() / 'study.db'}",
             engine_kwargs={"connect_args": {"timeout": 60}},
         )
-        return optuna.create_study(
+        study = optuna.create_study(
             storage=storage,
             study_name="gramian",
             direction="maximize",
             load_if_exists=True,
-            sampler=optuna.samplers.TPESampler(
-                n_startup_trials=6, constant_liar=True, seed=1000 * self.config.seed + worker
-            ),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
         )
+        # A search that goes on must not draw again what it drew before.
+        seed = 10_000 * self.config.seed + 100 * len(study.get_trials(deepcopy=False)) + worker
+        study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=6, constant_liar=True, seed=seed
+        )
+        return study
 
     def begin(self) -> optuna.Study:
         """Open or make the study. What a killed process was at is taken up again.
