@@ -44,8 +44,8 @@ def card(name: str, config: Any, facts: dict[str, Any], result: dict[str, Any], 
         "Command": f"`gramian train --data {name}{differences(name, config)}`",
         "Commit": facts["commit"],
         "Seed": config.seed,
-        "Training": f"{config.max_epochs} epochs, {result['train_seconds']:.0f} s of wall time of one "
-        "thread beside other work",
+        "Training": f"{config.max_epochs} epochs, {result['train_seconds']:.0f} s of wall time of "
+        "one thread beside other work",
         "File": f"{size:,} bytes, {facts['parameters']:,} parameters",
         "Test accuracy": f"{test['accuracy']:.2%} (n = 1 model, {test['num']:,.0f} images)",
         "Test log-likelihood": f"{test['log_likelihood']:.4f}",
