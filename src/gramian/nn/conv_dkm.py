@@ -34,7 +34,7 @@ class ConvDKMConfig(DKMConfig):
             and of the stem, and depth does not bury what the first layers have found.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
         whitening: ZCA-whiten the images, as published; or ``patches``: the same of 7×7 patches, a
-            convolution: quicker, small in files, and fitted in a second.
+            convolution: small in files and quicker to fit, but slower to learn.
         whiten_inducing: choose inducing patches from whitened images.
         inducing_start: inducing patches start at patches of images chosen at random, as published,
             or at the centres of clusters of them: a few then cover all directions.

@@ -221,7 +221,7 @@ def work(tuning: Tuning, num_trials: int, number: int) -> None:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
     study = tuning.study(number)
-    with StopSignals() as signals:  # a signal between two runs would be lost among the imports
+    with StopSignals() as signals:  # also between two runs, where nobody else listens
         while (trial := tuning.next_trial(study, num_trials)) is not None:
             try:
                 study.tell(trial, tuning.objective(trial, signals))
