@@ -239,7 +239,7 @@ def fail_at(run, steps: set[int]) -> None:
     """Let the objective fail at these steps, the first time they are met."""
     gradients, left = run.gradients, set(steps)
 
-    def failing():
+    def failing(*names):
         if run.step in left:
             left.discard(run.step)
             error = NotPSDError("K_ii", "float32", 8, 3, -1e-5)
@@ -312,12 +312,12 @@ def fail_to_evaluate(run, epochs: set[int]) -> None:
     """Let the evaluation after these epochs fail, the first time."""
     measure, left = run.measure, set(epochs)
 
-    def failing():
+    def failing(*names):
         epoch = run.step // run.steps_per_epoch
         if epoch in left:
             left.discard(epoch)
             raise NotPSDError("K_ii", "float32", 8, 3, -1e-5)
-        return measure()
+        return measure(*names)
 
     run.measure = failing
 
@@ -388,6 +388,12 @@ def test_patience_stops_and_keeps_the_best():
     assert len(rows) < 8
     assert run.best["epoch"] == 1 + likelihoods.index(max(likelihoods))
     assert torch.equal(run.model.output.q_mean, run.best["model"]["output.q_mean"])
+
+
+def test_the_test_set_waits_for_the_end_if_there_is_a_validation_set():
+    rows = trainer(config(validation_fraction=0.5), validation=True).fit()
+    assert all("validation_accuracy" in row for row in rows)
+    assert ["test_accuracy" in row for row in rows] == [False, False, True]
 
 
 def test_the_folder_of_a_run(tmp_path, uninterrupted):

@@ -120,7 +120,7 @@ class NaturalTrainer(Trainer):
     def _natural_step(self, parts: Iterable[Tensor], rho: float) -> None:
         if not self.model.likelihood.full_step:
             rho /= 2  # a full Newton step can overshoot
-        self.measured = None  # the model is another one from here on
+        self.measured = {}  # the model is another one from here on
         place = Place(self.config.seed, self.step, self.attempt)
         noise = self.model.draw_samples(1, place.draw("natural gradient", self.engine.device))
         batches = (self._batch(indices) for indices in parts)

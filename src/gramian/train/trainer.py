@@ -8,7 +8,7 @@ import math
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -62,6 +62,7 @@ from gramian.train.task import Task
 from gramian.train.trial import choose_threads
 
 log = logging.getLogger("gramian")
+SETS = ("validation", "test")
 
 
 class TrainingFailed(Exception):
@@ -123,7 +124,7 @@ class Trainer:
         self.best: Best | None = None
         self.run = uuid.uuid4().hex[:12]  # names the run in all its files
         self.data_digest = task.digest() if folder is not None else None
-        self.measured: dict[str, Metrics] | None = None
+        self.measured: dict[str, Metrics] = {}  # of the present model
         self.started = time.perf_counter()
         self.seconds_before = 0.0  # of earlier stretches, up to their last checkpoint
         self.in_folder = False  # whether the folder is this run's
@@ -192,7 +193,7 @@ class Trainer:
         started = time.perf_counter()
         lr = self.learning_rate(self.step)
         set_learning_rate_(self.optimiser, lr)
-        self.measured = None
+        self.measured = {}
         means = [mean.clone() for mean in self.model.running_statistics()]
         try:
             self.optimiser.zero_grad()  # first, so that old gradients take no memory
@@ -271,24 +272,23 @@ class Trainer:
             self.on_epoch(self.rows[-1])
 
     def evaluate(self) -> Row:
-        """Metrics on the validation and test sets, and condition numbers."""
+        """Metrics and condition numbers; the test set waits for the end if there is another one."""
         row: Row = {}
-        for name, metrics in self.measure().items():
+        early = self.task.validation is not None and self.step < self.total_steps
+        for name, metrics in self.measure(("validation",) if early else SETS).items():
             row |= {f"{name}_{key}": value for key, value in as_numbers(metrics).items()}
         if self.config.conditions:
             numbers = condition_numbers(self.model)
             row |= {f"condition/{path}": value for path, value in numbers.items()}
         return row
 
-    def measure(self) -> dict[str, Metrics]:
-        """Metrics of the present model on the validation and test sets, computed once."""
-        if self.measured is None:
-            sets = {"validation": self.task.validation, "test": self.task.test}
-            self.measured = {
-                name: evaluate_together(self.predictor, data, self.engine)
-                for name, data in sets.items()
-                if data is not None
-            }
+    def measure(self, names: Sequence[str] = SETS) -> dict[str, Metrics]:
+        """Metrics of the present model on the sets that there are, computed once."""
+        sets = {"validation": self.task.validation, "test": self.task.test}
+        for name in names:
+            data = sets[name]
+            if data is not None and name not in self.measured:
+                self.measured[name] = evaluate_together(self.predictor, data, self.engine)
         return self.measured
 
     def finish(self) -> None:
@@ -297,9 +297,9 @@ class Trainer:
             self.save_checkpoint()
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
-            self.measured = None
+            self.measured = {}
         if self.config.estimate_statistics and self.model.running_statistics():
-            self.measured = None
+            self.measured = {}
             draw = generator(self.config.seed, "statistics")
             some = torch.randperm(len(self.task.train), generator=draw)[:10_000]
             # Augmented as in training: the layers have learned relative to that scale.
@@ -313,7 +313,7 @@ class Trainer:
         self.model.eval()
         held_out = self.task.validation
         if self.config.calibrate != "none" and held_out is not None:
-            self.measured = None
+            self.measured = {}
             self.predictor = self.predictor.calibrate(held_out.x, held_out.y, self.config.calibrate)
         if self.engine.world_size > 1:
             self.measure()  # while the processes are together
@@ -420,7 +420,7 @@ class Trainer:
         self.best = None if self.config.patience is None else state["best"]
         self.sums = dict(state["sums"])
         self.rows = list(state["rows"])
-        self.measured = None
+        self.measured = {}
 
     def save_checkpoint(self) -> None:
         """Keep the state for a rollback, and write it if the run has a folder."""
