@@ -263,7 +263,7 @@ def test_numerical_errors_without_training(broken_model, tmp_path, capsys, comma
     }
     code, out, err = outcome(capsys, command, *words[command])
     assert (code, out) == (3, ""), err
-    assert len(err.splitlines()) == 1, err
+    assert len(err.splitlines()) == 2, err  # the message, and where to read on
     assert "learning rate" not in err
     assert "Check that the data have the units" in err
 

@@ -1,6 +1,7 @@
 """Options of the program: help, where they come from, and values without a meaning."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from gramian.experiments.cli.commands import (
     evaluate,
     explain,
     export,
+    help,
     info,
     predict,
     report,
@@ -45,6 +47,7 @@ PARSERS = {
     "evaluate": evaluate.evaluate_parser,
     "explain": explain.explain_parser,
     "export": export.export_parser,
+    "help": help.help_parser,
     "info": info.info_parser,
     "map": map_command.map_parser,
     "predict": predict.predict_parser,
@@ -209,7 +212,8 @@ def test_a_mistake_is_one_line_that_points_to_help(capsys, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     line = error_line(capsys, *words)
     assert message in line
-    assert line.endswith(f"(see gramian {words[0]} --help)\n")
+    read_on = rf"\(see gramian {words[0]} --help; docs/ERRORS.md#(usage|config)error\)\n"
+    assert re.search(read_on + "$", line)
     assert not list(tmp_path.iterdir())
 
 

@@ -234,7 +234,7 @@ def test_onnx_without_its_packages(run_folder, tmp_path, capsys, monkeypatch, mi
     words = ["export", run_folder, "--format", "onnx", "--output", tmp_path / "model.onnx"]
     code, out, err = outcome(capsys, *words)
     assert (code, out) == (1, "")
-    assert f"ONNX needs the package {missing}: pip install gramian[export]" in err
+    assert f"ONNX (the package {missing}) needs more packages: pip install 'gramian[export]'" in err
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
 

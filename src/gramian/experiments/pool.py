@@ -17,12 +17,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, TypeVar
 
+from gramian.explained import Explained
 from gramian.train.runtime.signals import Stopped, StopSignals
 
 Answer = TypeVar("Answer")
 
 
-class JobsFailed(Exception):
+class JobsFailed(Explained, Exception):
     """Some jobs have no answer; the others have been done."""
 
     def __init__(self, failures: Mapping[str, Failure]) -> None:

@@ -9,10 +9,12 @@ from contextvars import ContextVar
 
 import torch
 
+from gramian.explained import Explained
+
 _DEFERRED = ContextVar("checks are deferred", default=False)
 
 
-class NumericalError(ArithmeticError):
+class NumericalError(Explained, ArithmeticError):
     """A computation left the domain where the model means something. ``layer`` says where.
 
     The layer is found on the way up: each container adds its part of the path with ``within``.

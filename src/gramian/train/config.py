@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from gramian.explained import Explained
 from gramian.nn.baseline.network import Network, NetworkConfig
 from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.contract import Trainable
@@ -25,7 +26,7 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 }
 
 
-class ConfigError(ValueError):
+class ConfigError(Explained, ValueError):
     """Settings that do not fit together, or do not fit the data."""
 
     exit_code = 2

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gramian.explained import Explained
 from gramian.gram.errors import NonFiniteError, NumericalError, deferred_checks
 from gramian.nn.likelihoods.metric_sums import Metrics
 from gramian.train.config import ConfigError, TrainConfig
@@ -65,7 +66,7 @@ log = logging.getLogger("gramian")
 SETS = ("validation", "test")
 
 
-class TrainingFailed(Exception):
+class TrainingFailed(Explained, Exception):
     """Training stopped for a numerical reason, after all that on_numerical_error allows."""
 
     exit_code = 3

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gramian._version import __version__
+from gramian.explained import address, anchor, section_of
 from gramian.train.runtime.threads import bound_spinning
 
 COMMANDS = {
@@ -24,6 +25,7 @@ COMMANDS = {
     "reproduce": "the paper's tables and figures, at full size or in miniature",
     "report": "results of reproduce or train as one HTML page, and Markdown and LaTeX tables",
     "bench": "speed and memory beside a network of the same widths",
+    "help": "what an error means and what to do: its name, or the message pasted",
     "info": "versions and devices, what a model is made of, or what one would cost (--scale)",
 }
 HELP = """usage: gramian COMMAND [options]      gramian COMMAND --help
@@ -58,19 +60,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = words
     if name not in COMMANDS:
-        return fail(f"unknown command {name!r}; commands are {', '.join(COMMANDS)}", 2, "gramian")
+        message = f"unknown command {name!r}; commands are {', '.join(COMMANDS)}"
+        return fail(message, 2, "UsageError", "gramian")
     set_up_logging("--quiet" in rest)
     try:
         run(name, rest)
     except KeyboardInterrupt as stop:  # or Stopped, after a checkpoint was written
-        return fail(str(stop) or "interrupted", getattr(stop, "exit_code", 130))
+        return fail(str(stop) or "interrupted", getattr(stop, "exit_code", 130), section_of(stop))
     except SystemExit as stop:  # after help
         return stop.code if isinstance(stop.code, int) else 1
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if "--verbose" in rest or (code is None and not isinstance(error, OSError | ImportError)):
             logging.getLogger("gramian").exception("unexpected error" if code is None else "")
-        return fail(str(error), 1 if code is None else code, f"gramian {name}")
+        return fail(str(error), 1 if code is None else code, section_of(error), f"gramian {name}")
     return 0
 
 
@@ -88,11 +91,13 @@ def run(name: str, words: Sequence[str]) -> None:
     importlib.import_module(f"gramian.experiments.cli.commands.{name}").run(words)
 
 
-def fail(message: str, code: int, command: str = "") -> int:
-    """Say what is wrong, on standard error; where the command is wrong, in one line."""
+def fail(message: str, code: int, section: str, command: str = "") -> int:
+    """Say what is wrong, on standard error, and where to read on; a wrong command in one line."""
     if code == 2:
-        message = f"{' '.join(message.split())} (see {command} --help)"
-    sys.stderr.write(f"gramian: {message}\n")
+        line = " ".join(message.split())
+        sys.stderr.write(f"gramian: {line} (see {command} --help; {anchor(section)})\n")
+    else:
+        sys.stderr.write(f"gramian: {message}\n  {address(section)}\n")
     return code
 
 

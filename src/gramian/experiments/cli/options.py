@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from gramian._version import __version__
+from gramian.explained import Explained
 
 REWORDED = (
     (r'(?:Parser )?[Kk]ey "([\w.]+)":?', r"--\1:"),
@@ -30,7 +31,7 @@ REWORDED = (
 """What jsonargparse says, and what we say."""
 
 
-class UsageError(ValueError):
+class UsageError(Explained, ValueError):
     """A command that cannot be understood."""
 
     exit_code = 2

@@ -11,12 +11,13 @@ from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
 
 from gramian.experiments.cli.options import add_common_options, import_modules
+from gramian.explained import Explained
 
 if TYPE_CHECKING:
     from gramian.train.predict.predictor import Predictor
 
 
-class PredictionFailed(ArithmeticError):
+class PredictionFailed(Explained, ArithmeticError):
     """The model's numbers mean nothing for these data."""
 
     exit_code = 3

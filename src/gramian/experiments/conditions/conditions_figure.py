@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gramian.experiments.conditions.sweep import Figure, Panel, Published, load_published
+from gramian.explained import MissingExtraError
 
 try:
     import matplotlib
@@ -18,7 +19,7 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullLocator
 except ImportError as error:
-    raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
+    raise MissingExtraError("a plot", "plots") from error
 
 from gramian.experiments.plots.style import BLACK, STYLE, epoch_axis, limit_line, log_axis, save
 

@@ -9,13 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gramian.explained import MissingExtraError
+
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
     from matplotlib.font_manager import fontManager, get_font
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 except ImportError as error:
-    raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
+    raise MissingExtraError("a plot", "plots") from error
 
 from gramian.train.record.files import write_atomically
 

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gramian.explained import MissingExtraError
+
 try:
     import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.colors import to_hex
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 except ImportError as error:
-    raise ImportError("plots need matplotlib: pip install 'gramian[plots]'") from error
+    raise MissingExtraError("a plot", "plots") from error
 
 from gramian.experiments.plots.image_plots import certain_images as certain_images
 from gramian.experiments.plots.image_plots import confusion_matrix as confusion_matrix

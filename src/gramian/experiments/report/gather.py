@@ -21,6 +21,7 @@ from gramian.experiments.report.results import (
     Run,
     TableResults,
 )
+from gramian.explained import Explained
 from gramian.train.record.files import check_values, in_one_line
 
 DAMAGED = (AttributeError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError)
@@ -30,7 +31,7 @@ FACTS = {
 }
 
 
-class ReportError(Exception):
+class ReportError(Explained, Exception):
     """Result folders that are missing, or damaged: the message names the file."""
 
     exit_code = 4

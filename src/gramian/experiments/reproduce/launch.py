@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from gramian.experiments.reproduce.plan import Plan, PlannedRun
 from gramian.experiments.reproduce.table_runs import left_to_do, run_one
-from gramian.train.config import ConfigError
+from gramian.explained import Explained, MissingExtraError
 from gramian.train.record.files import in_one_line, write_json_atomically
 from gramian.train.runtime.signals import Stopped, StopSignals
 
@@ -31,7 +31,7 @@ SECONDS = 2.0  # between looks at the queue
 log = logging.getLogger("gramian")
 
 
-class LaunchError(Exception):
+class LaunchError(Explained, Exception):
     """The cluster does not do what is asked of it."""
 
     exit_code = 1
@@ -84,9 +84,7 @@ class Cluster:
         try:
             import submitit
         except ImportError as error:
-            raise ConfigError(
-                f"--launcher {self.launcher} needs submitit: pip install gramian[slurm]"
-            ) from error
+            raise MissingExtraError(f"--launcher {self.launcher}", "slurm") from error
         settings: dict[str, Any] = {"timeout_min": 24 * 60, **self.resources}
         if self.launcher == "slurm":
             settings = {"slurm_array_parallelism": self.at_a_time, **settings}

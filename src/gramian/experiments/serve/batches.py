@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from gramian.experiments.serve.answers import Answer
+from gramian.explained import Explained
 
 Work = Callable[[Tensor, list[int]], list[Answer]]
 
 
-class TooBusyError(Exception):
+class TooBusyError(Explained, Exception):
     """More data wait than may."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gramian.explained import Explained
 
-class DataError(ValueError):
+
+class DataError(Explained, ValueError):
     """The data cannot be used as they are; the message says what was expected and what came."""
 
     exit_code = 4

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from gramian._version import __version__
+from gramian.explained import Explained, MissingExtraError
 from gramian.nn.frozen.frozen_kernels import copied
 from gramian.train.config import ConfigError
 from gramian.train.data import Normaliser
@@ -43,7 +44,7 @@ BATCH_SIZES = (1, 2, 5)
 LARGEST_ONNX = 2**31 - 2**20  # bytes of numbers, which leaves a little room for the graph
 
 
-class ExportError(Exception):
+class ExportError(Explained, Exception):
     """A model cannot be written in a format, or the file does not give the model's numbers."""
 
     exit_code = 1
@@ -254,7 +255,7 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"ONNX needs the package {name}: pip install gramian[export]") from error
+        raise MissingExtraError(f"ONNX (the package {name})", "export") from error
 
 
 @contextmanager

@@ -10,10 +10,12 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from gramian.explained import Explained
+
 PREFIX = "pretrained:"
 
 
-class PretrainedError(Exception):
+class PretrainedError(Explained, Exception):
     """A folder does not hold a saved model that this version can read."""
 
     exit_code = 1

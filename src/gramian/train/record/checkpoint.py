@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gramian.explained import Explained
 from gramian.train.config import MODEL_CONFIGS, TrainConfig
 from gramian.train.record.files import in_one_line, write_atomically
 
@@ -40,7 +41,7 @@ STATE: dict[str, type | tuple[type, ...]] = {
 log = logging.getLogger("gramian")
 
 
-class CheckpointError(Exception):
+class CheckpointError(Explained, Exception):
     """A checkpoint cannot be used: corrupt, of another version, or of another model."""
 
     exit_code = 1

@@ -6,8 +6,10 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+from gramian.explained import Explained
 
-class Stopped(KeyboardInterrupt):
+
+class Stopped(Explained, KeyboardInterrupt):
     """Training was stopped by a signal, after a checkpoint was written.
 
     A KeyboardInterrupt, so that no ``except Exception`` on the way up goes on regardless.

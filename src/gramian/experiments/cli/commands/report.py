@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gramian.experiments.cli.options import Parser, add_common_options
+from gramian.explained import MissingExtraError
 
 
 def run(words: Sequence[str]) -> None:
@@ -16,7 +17,7 @@ def run(words: Sequence[str]) -> None:
     try:
         from gramian.experiments.report.write import write_report
     except ModuleNotFoundError as error:
-        raise ImportError("reports need matplotlib: pip install 'gramian[plots]'") from error
+        raise MissingExtraError("gramian report", "plots") from error
     folders = [Path(folder) for folder in options.runs]
     output = Path(options.output) if options.output else folders[0] / "report"
     paths = write_report(folders, output)

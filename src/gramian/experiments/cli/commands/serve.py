@@ -23,6 +23,7 @@ from gramian.experiments.cli.saved_model import (
     named_model,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.explained import MissingExtraError
 
 if TYPE_CHECKING:
     from gramian.experiments.serve.answers import Answers
@@ -43,9 +44,7 @@ def run(words: Sequence[str]) -> None:
         from gramian.experiments.serve.server import build_app
         from gramian.train.runtime.signals import Stopped, StopSignals
     except ImportError as error:
-        raise ImportError(
-            f"{error}: serve needs more packages: pip install gramian[serve]"
-        ) from error
+        raise MissingExtraError("gramian serve", "serve") from error
     predictor = load_predictor(options)
     local = is_local(options.host)
     token = os.environ.get(TOKEN) or (None if local else secrets.token_urlsafe(24))

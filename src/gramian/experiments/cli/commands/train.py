@@ -12,6 +12,7 @@ from jsonargparse import Namespace
 
 from gramian.experiments.cli.terminal import as_json, show_metrics
 from gramian.experiments.cli.train_options import as_file, parse_train
+from gramian.explained import MissingExtraError
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.run import Summary, prepare, run_to_end
@@ -91,7 +92,7 @@ def tensorboard_writer(folder: RunFolder) -> Callable[[Row], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ImportError("--tensorboard needs: pip install 'gramian[log]'") from None
+        raise MissingExtraError("--tensorboard", "log") from None
     writer: SummaryWriter | None = None
 
     def write(row: Row) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from gramian.experiments.cli.options import UsageError, announce, on_one_line
 from gramian.experiments.cli.terminal import as_json
+from gramian.explained import MissingExtraError
 
 if TYPE_CHECKING:
     from gramian.experiments.tune.tuning import Tuning
@@ -32,7 +33,7 @@ def run(words: Sequence[str]) -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"tune needs more: pip install 'gramian[tune]' ({error})") from error
+        raise MissingExtraError("gramian tune", "tune") from error
     from gramian.experiments.cli.train_options import parse_train
     from gramian.experiments.tune.search_space import search_space
     from gramian.experiments.tune.tuning import Tuning

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import pooch  # type: ignore[import-untyped]
 import requests
 
+from gramian.explained import Explained
 from gramian.train.data.data_errors import DataIntegrityError
 from gramian.train.data.downloads.archives import gunzip, read_tar
 from gramian.train.data.downloads.formats import Blobs
@@ -27,7 +28,7 @@ PROBE_SECONDS = 10
 PACKAGE_SECONDS = 1800  # for a whole package on a slow line, after a quick probe
 
 
-class SourceUnavailableError(Exception):
+class SourceUnavailableError(Explained, Exception):
     """This source cannot be reached from here: try the next one."""
 
 

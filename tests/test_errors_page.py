@@ -1,0 +1,156 @@
+"""docs/ERRORS.md and the code say the same: every error class, every message, every address."""
+
+import ast
+import importlib
+import pickle
+import pkgutil
+import re
+import traceback
+
+import pytest
+
+import gramian
+from gramian.experiments.cli.commands.help import (
+    best_entry,
+    entries_of,
+    page,
+    pattern,
+    sections_of,
+)
+from gramian.experiments.cli.main import main
+from gramian.explained import Explained, MissingExtraError, section_of
+from gramian.gram.errors import NotPSDError
+from gramian.train.config import ConfigError
+from tests.test_architecture import SOURCES
+
+BUILT_IN = {"ValueError", "OSError", "MemoryError", "KeyboardInterrupt", "Unexpected"}
+
+
+def error_classes() -> dict[str, type[Explained]]:
+    """All error classes of the package that have a section, by name."""
+    for module in pkgutil.walk_packages(gramian.__path__, "gramian."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, left = {}, [Explained]
+    while left:
+        children = left.pop().__subclasses__()
+        left += children
+        found |= {c.__name__: c for c in children if c.__module__.startswith("gramian.")}
+    return {name: kind for name, kind in found.items() if not name.startswith("_")}
+
+
+CLASSES = error_classes()
+
+
+def template(node: ast.expr) -> str:
+    """A text of the code, with … for what is put in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(value) for value in node.values)
+    if isinstance(node, ast.BinOp):
+        return template(node.left) + template(node.right)
+    return "…"
+
+
+def normal(text: str) -> str:
+    return re.sub("…+", "…", " ".join(text.split()))
+
+
+def calls() -> list[tuple[str, str]]:
+    """Class and message of each error that the code makes."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(getattr(node, "func", None), "id", None)
+            if isinstance(node, ast.Call) and name in CLASSES and node.args:
+                message = normal(template(node.args[0]))
+                if "__init__" not in vars(CLASSES[name]) and message != "…":  # not passed on
+                    found.append((name, message))
+    return sorted(set(found))
+
+
+ENTRIES = entries_of(page())
+
+
+def test_every_error_class_has_a_section_and_every_section_a_class():
+    assert set(sections_of(page())) == set(CLASSES) | BUILT_IN
+
+
+def test_every_message_is_answered_in_its_section():
+    answered = {(entry.section, normal(entry.message)) for entry in ENTRIES}
+    made = calls()
+    assert len(made) > 200
+    assert [each for each in made if each not in answered] == []
+
+
+def test_the_page_has_no_message_that_the_code_has_not():
+    texts = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
+                texts.add(normal(template(node)))
+    whole = "\n".join(texts)
+    stale = [entry for entry in ENTRIES if normal(entry.message).strip("… ") not in whole]
+    assert stale == []
+
+
+def test_a_pasted_message_is_found():
+    for entry in ENTRIES:
+        pasted = f"gramian: {entry.message.replace('…', '0.17')}\n  and more"
+        found = best_entry(pasted, ENTRIES)
+        assert found.message == entry.message or pattern(found.message).search(entry.message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("no"),
+        MissingExtraError("a plot", "plots"),
+        NotPSDError("K_ii", "f", 8, 3, -1e-5),
+    ],
+)
+def test_a_traceback_ends_with_the_address_also_from_another_process(error):
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        last = traceback.format_exception_only(each)[-1].strip()
+        name = type(error).__name__.lower()
+        assert last == f"docs/ERRORS.md#{name} (gramian help {name})"
+        assert str(each) == str(error)
+
+
+def test_an_error_from_outside_has_the_section_of_what_it_extends():
+    class MyError(ConfigError):
+        pass
+
+    assert section_of(MyError("no")) == "ConfigError"
+    assert section_of(FileNotFoundError("no")) == "OSError"
+    assert section_of(ZeroDivisionError("no")) == "Unexpected"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "end"),
+    [
+        (["train", "--nonsense"], 2, "(see gramian train --help; docs/ERRORS.md#usageerror)"),
+        (["nonsense"], 2, "(see gramian --help; docs/ERRORS.md#usageerror)"),
+        (
+            ["data", "fetch", "nonsense"],
+            4,
+            "\n  docs/ERRORS.md#datamissingerror (gramian help datamissingerror)",
+        ),
+    ],
+)
+def test_the_program_ends_with_the_address(words, code, end, capsys):
+    assert main(words) == code
+    assert capsys.readouterr().err.endswith(end + "\n")
+
+
+def test_help_prints_a_section_or_the_answer_to_a_message(capsys):
+    assert main(["help"]) == 0
+    assert "NotPSDError" in capsys.readouterr().out
+    assert main(["help", "NOTPSDERROR"]) == 0
+    assert "SKR.jitter" in capsys.readouterr().out
+    assert main(["help", "milestones are shares in (0, 1], got (3.0,)"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("ConfigError\n\nmilestones are shares in (0, 1], got …\n")
+    assert "half-way" in out
+    assert main(["help", "there is no such thing"]) == 2
