@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -26,6 +28,7 @@ html_title = f"Gramian {release}"
 html_static_path = ["_static"]
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
+html_show_copyright = False
 html_math_renderer = "mathml"
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
@@ -33,11 +36,12 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.xref_missing"] if os.environ.get("GRAMIAN_DOCS_DRAFT") else []
 
 nb_execution_mode = "cache"
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # seconds of a cell, on a busy machine
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads on busy cores wait for each other
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

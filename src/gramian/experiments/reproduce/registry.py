@@ -198,6 +198,7 @@ WIDTHS = (
 )
 
 FEW = {500: 160, 1000: 120, 2000: 60, 5000: 30}  # images: epochs
+LESS_NOISE = {5000: {"model.skr.gamma_fraction": 1.0}}  # γ = 512; 128 for fewer images
 KEEP_BEST = {"validation_fraction": 0.02, "evaluate_every": 1, "patience": 1000}
 
 
@@ -205,7 +206,7 @@ def few(num_images: int, epochs: int) -> tuple[TableRow, ...]:
     """A deep kernel machine with and without SKR, and networks, on few images."""
     size: dict[str, Any] = {"train_size": num_images, "max_epochs": epochs}
     rows: dict[str, tuple[str, dict[str, Any]]] = {
-        "skr": ("DKM with SKR", {}),
+        "skr": ("DKM with SKR", LESS_NOISE.get(num_images, {})),
         "plain": ("DKM, no sampling", NO_SAMPLING),
         "sgd": ("network, SGD", BESIDE_SGD),
         "sgd_stop": ("network, SGD, early stopping", BESIDE_SGD | KEEP_BEST),
