@@ -42,8 +42,7 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads on busy cores wait for each other
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # a widget that no page shows
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # a widget that no page shows
-os.environ["PATH"]])
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

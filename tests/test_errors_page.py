@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import json
 import pickle
 import pkgutil
 import re
 import traceback
+from html import escape
 
 import pytest
 
@@ -21,7 +23,8 @@ from gramian.experiments.cli.main import main
 from gramian.explained import Explained, MissingExtraError, section_of
 from gramian.gram.errors import NotPSDError
 from gramian.train.config import ConfigError
-from tests.test_architecture import SOURCES
+from tests.browser import Browser, needs_browser
+from tests.test_architecture import ROOT, SOURCES
 
 BUILT_IN = {"ValueError", "OSError", "MemoryError", "KeyboardInterrupt", "Unexpected"}
 
@@ -154,3 +157,26 @@ def test_help_prints_a_section_or_the_answer_to_a_message(capsys):
     assert out.startswith("ConfigError\n\nmilestones are shares in (0, 1], got …\n")
     assert "half-way" in out
     assert main(["help", "there is no such thing"]) == 2
+
+
+@needs_browser
+def test_the_page_of_the_site_finds_a_pasted_message(tmp_path):
+    rows = "".join(f"<tr><td><code>{escape(entry.message)}</code></td></tr>" for entry in ENTRIES)
+    script = (ROOT / "docs" / "_static" / "errors.js").read_text()
+    (tmp_path / "page.html").write_text(
+        f"<meta charset=utf-8><article><input id=pasted><p id=found></p><table>{rows}</table>"
+        f"</article><script>{script}</script>"
+    )
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.open((tmp_path / "page.html").as_uri())
+        paste = "field.value = {}; field.dispatchEvent(new Event('input')); status.textContent"
+        marked = "[...document.querySelectorAll('tr')].filter(r => r.style.outline)[0]?.textContent"
+        message = "gramian: data must be the name of a data set or a path, got '' (see gramian"
+        assert "marked below" in browser.evaluate(paste.format(json.dumps(message)))
+        assert browser.evaluate(marked).startswith("data must be the name of a data set")
+        assert "search" in browser.evaluate(paste.format("'what is this'"))
+        assert browser.evaluate(marked) is None
+        assert browser.happened("Runtime.exceptionThrown") == []
+    finally:
+        browser.close()
