@@ -268,14 +268,16 @@ def in_words(values: dict[str, Any]) -> str:
 
 
 def tuning_figure(tuning: Tuning) -> Figure:
-    """Every trial: in its order, and by the value of each setting."""
+    """Every trial: in its order, and by the value of each setting; those given up as strokes."""
     import numpy as np
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     from gramian.experiments.plots.style import set_title
 
-    done = [row for row in tuning.rows() if row["log_likelihood"] is not None]
-    done.sort(key=lambda row: row["trial"])
+    rows = sorted(tuning.rows(), key=lambda row: row["trial"])
+    done = [row for row in rows if row["log_likelihood"] is not None]
+    given_up = [row for row in rows if row["log_likelihood"] is None]
     heights = np.array([row["log_likelihood"] for row in done])
     panels = 1 + len(tuning.space)
     columns = min(3, panels)
@@ -290,10 +292,20 @@ def tuning_figure(tuning: Tuning) -> Figure:
         panel.set(xlabel=each.name)
         if each.log:
             panel.set_xscale("log")
+            panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            panel.xaxis.set_minor_formatter(NullFormatter())
+        if not each.choices:
+            strokes = [row[each.name] for row in given_up if row[each.name] is not None]
+            bottom = {"transform": panel.get_xaxis_transform(), "color": "0.6"}
+            panel.plot(strokes, [0.02] * len(strokes), "|", **bottom)
     for panel in axes[panels:]:
         panel.set_axis_off()
     lowest = np.quantile(heights, 0.1)
     for panel in axes[:panels]:
         panel.set_ylim(lowest - 0.1 * (heights.max() - lowest) - 1e-9, None)
-    set_title(figure, f"{tuning.folder.name}: {len(done)} trials")
+    title = (
+        f"{tuning.folder.name}: {len(done)} trials to their end, {len(given_up)} given up (strokes)"
+    )
+    set_title(figure, title)
     return figure

@@ -92,7 +92,8 @@ def show(tuning: Tuning, json: bool) -> None:
     heads = {"log_likelihood": "ll", "accuracy": "acc."}
     names = [name for name in rows[0] if name not in ("folder", "state")]
     for name in names:
-        table.add_column(heads.get(name, name.rpartition(".")[2]), justify="right")
+        head = heads.get(name, name.rpartition(".")[2])
+        table.add_column(head, justify="right", overflow="fold")
     ended = [row for row in rows if row["state"] == "complete"]
     for row in ended[:SHOWN]:
         table.add_row(*(as_cell(row[name]) for name in names))
@@ -116,4 +117,4 @@ def as_cell(value: object) -> str:
     """A value of the table."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
