@@ -74,7 +74,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Σ_b count_b · |confidence_b − accuracy_b| / Σ_b count_b: the ECE."""
+        """Σ_b count_b · abs(confidence_b − accuracy_b) / Σ_b count_b: the ECE."""
         gaps = np.abs(self.confidence - self.accuracy)
         return float((self.count * gaps).sum() / self.count.sum())
 

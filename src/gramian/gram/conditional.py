@@ -95,7 +95,7 @@ def with_jitter(W: Float[Tensor, "P gamma"], jitter: float) -> Float[Tensor, "P 
 class VarianceCheck:
     """What to do about variances that rounding has made negative.
 
-        g_tt > threshold, or an error;  with ``clamp``: g_tt → max(g_tt, 0)
+        g_tt > threshold, or an error;  to clamp: g_tt → max(g_tt, 0)
 
     Args:
         threshold: a variance at or below it, or NaN, is an error (−1e-10 as published).

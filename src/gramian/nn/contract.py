@@ -90,7 +90,7 @@ class Trainable(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, noise: ByPath | None = None) -> DKMResult:
-        """Marginals of a batch [B, *data_shape], and the KL terms."""
+        """Marginals of a batch ``[B, *data_shape]``, and the KL terms."""
 
     @abstractmethod
     def initialise_(self, x: Tensor, generator: torch.Generator) -> None:

@@ -123,9 +123,9 @@ class ConvDKMConfig(DKMConfig):
 class ConvDKM(DKM):
     """Input patches → stem → stages of residual blocks → pooling → kernel → norm → GP output.
 
-        block(G) = w_s · shortcut(G) + w_m · layer(layer(G)),  layer: see ``DKMLayer``
+        block(G) = w_s · shortcut(G) + w_m · layer(layer(G))
 
-    Images [B, channels, H, W] → ``DKMResult`` with q(f) of shape [B, C].
+    A layer is a ``DKMLayer``. Images [B, channels, H, W] → ``DKMResult`` with q(f) [B, C].
 
     Example:
         >>> import torch

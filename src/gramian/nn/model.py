@@ -92,7 +92,7 @@ class DKM(Trainable):
         """Marginals of a batch, and the KL terms.
 
         Args:
-            x: the batch, [B, *data_shape].
+            x: the batch, ``[B, *data_shape]``.
             noise: ``draw_noise(generator)``, needed in training mode with SKR.
 
         In training mode the running means of the normalisations move towards the batch's.
@@ -221,7 +221,7 @@ class DKM(Trainable):
         training mode, as published), and sets the running means of the normalisations.
 
         Args:
-            x: data like those to train on, [N, *data_shape].
+            x: data like those to train on, ``[N, *data_shape]``.
             generator: draws everything that is random.
             inducing: inducing inputs, instead of chosen ones.
         """

@@ -45,7 +45,9 @@ def fit(
 ) -> Predictor:
     """Train a model on arrays, and return it ready for raw data.
 
-        parameters = argmax ``objective``, by steps on batches; without inducing points by L-BFGS
+        parameters = argmax (E_q[log p(y | f)] − KL/N)
+
+    What is maximised is ``objective``, by steps on batches; without inducing points all at once.
 
     Args:
         model: settings (``ConvDKMConfig``, ``DenseDKMConfig``, ``NetworkConfig``), whose sizes and

@@ -100,7 +100,7 @@ class FrozenDKM(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Marginals:
-        """Marginals of a batch, [B, *data_shape]."""
+        """Marginals of a batch, ``[B, *data_shape]``."""
         data = self.inputs.rows(x if self.whitening is None else self.whitening(x))
         variances: dict[str, Tensor] = {}
         for name, layer in self.layers.items():
