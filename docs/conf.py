@@ -77,6 +77,8 @@ def plain_sections(
         )
         lines[:] = [*inspect.getdoc(home).splitlines(), ""]
     made: list[str] = []
+    if what in ("attribute", "data", "property"):  # Napoleon takes a first line "a: b" for a type
+        made += ["..", ""]
     last, args = "", False  # the last line that is not empty; whether this is in a table's place
     for line in lines:
         if line.startswith("Args"):

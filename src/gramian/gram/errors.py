@@ -54,8 +54,9 @@ class NotPSDError(NumericalError):
     Example:
         >>> import torch
         >>> from gramian import NotPSDError, deep_linear_optimum
+        >>> G_0 = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
         >>> try:
-        ...     deep_linear_optimum(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.eye(2), 1.0, 1)
+        ...     deep_linear_optimum(G_0, torch.eye(2), nu=1.0, num_layers=1)
         ... except NotPSDError as error:
         ...     print(error.what, round(error.smallest_eigenvalue, 3))
         the input Gram matrix -1.0
