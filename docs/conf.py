@@ -33,10 +33,10 @@ templates_path: list[str] = []
 html_theme = "furo"
 html_title = f"Gramian {release}"
 html_static_path = ["_static"]
-html_css_files = ["gramian.css"]
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
 html_math_renderer = "mathml"
+html_css_files = ["gramian.css"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
