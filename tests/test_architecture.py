@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import gramian
-
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gramian"
 SOURCES = sorted(SOURCE.rglob("*.py"))
@@ -20,12 +18,6 @@ def test_no_two_files_have_the_same_name():
     names = Counter(path.stem for path in SOURCES if path.parent.name != "commands")
     del names["__init__"]
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_every_public_name_is_documented():
-    api = (ROOT / "docs" / "API.md").read_text()
-    missing = [name for name in gramian.__all__ if f"`{name}`" not in api]
-    assert not missing
 
 
 def test_the_map_shows_every_file_as_it_is():
@@ -58,7 +50,7 @@ def test_every_fault_has_its_test():
 def test_the_library_sets_nothing_global():
     forbidden = ["set_default_dtype", "torch.manual_seed(", "    print(", "basicConfig", "pyplot"]
     for path in SOURCES:
-        text = path.read_text()
+        text = re.sub(r"^ *(>>>|\.\.\.).*", "", path.read_text(), flags=re.MULTILINE)  # no examples
         assert not [word for word in forbidden if word in text], path
         if path.name != "engine.py":  # precision tf32, which the user asked for
             assert "set_float32_matmul_precision" not in text, path

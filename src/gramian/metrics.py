@@ -24,7 +24,14 @@ def classification_scores(probabilities: Any, labels: Any, num_bins: int = 15) -
 
     ``brier`` sums squared errors over the classes (0 to 2); ``ece`` and ``ece_mass`` are errors of
     ``calibration`` with bins of equal width and of equal mass; ``classwise_ece`` is the mean over
-    the classes; ``aurc`` is the area under ``risk_coverage``.
+    the classes; ``aurc`` is the area under ``risk_coverage``. All of labels [N] and probabilities
+    [N, C].
+
+    Example:
+        >>> from gramian.metrics import classification_scores
+        >>> scores = classification_scores([[0.8, 0.2], [0.4, 0.6]], labels=[0, 0])
+        >>> {name: round(scores[name], 3) for name in ("accuracy", "log_likelihood", "brier")}
+        {'accuracy': 0.5, 'log_likelihood': -0.57, 'brier': 0.4}
     """
     p, y = checked(probabilities, labels)
     with np.errstate(divide="ignore"):  # a probability of 0 for what happened is −∞
@@ -52,6 +59,13 @@ class Calibration:
         confidence: mean of each bin.
         accuracy: share of each bin that is right.
         count: predictions in each bin.
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian.metrics import Calibration
+        >>> bins = Calibration(np.array([0.6, 0.9]), np.array([0.5, 0.9]), np.array([10, 30]))
+        >>> round(bins.error, 3)  # (10 · 0.1 + 30 · 0)/40
+        0.025
     """
 
     confidence: Array
@@ -60,7 +74,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The mean over all predictions of the distance of confidence and accuracy in their bin."""
+        """Σ_b count_b · abs(confidence_b − accuracy_b) / Σ_b count_b: the ECE."""
         gaps = np.abs(self.confidence - self.accuracy)
         return float((self.count * gaps).sum() / self.count.sum())
 
@@ -72,6 +86,12 @@ def calibration(
 
     Bins of equal ``width`` split [0, 1]; bins of equal ``mass`` have as many predictions each, and
     say more where most confidences are near 1.
+
+    Example:
+        >>> from gramian.metrics import calibration
+        >>> bins = calibration([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], labels=[0, 1, 1], num_bins=2)
+        >>> bins.count, round(bins.error, 3)  # confidence 0.767, accuracy 0.667
+        (array([3]), 0.1)
     """
     p, y = checked(probabilities, labels)
     return _in_bins(p.max(1), p.argmax(1) == y, num_bins, binning)
@@ -80,7 +100,14 @@ def calibration(
 def classwise_calibration_errors(
     probabilities: Any, labels: Any, num_bins: int = 15, binning: Binning = "width"
 ) -> list[float]:
-    """The calibration error of each class's own probability, whichever is the most probable."""
+    """The calibration error of each class's own probability, whichever is the most probable.
+
+    Example:
+        >>> from gramian.metrics import classwise_calibration_errors
+        >>> errors = classwise_calibration_errors([[0.9, 0.1], [0.3, 0.7]], labels=[0, 1])
+        >>> [round(error, 3) for error in errors]  # (0.1 + 0.3)/2 for either class
+        [0.2, 0.2]
+    """
     p, y = checked(probabilities, labels)
     return [_in_bins(p[:, c], y == c, num_bins, binning).error for c in range(p.shape[1])]
 
@@ -113,6 +140,12 @@ class RiskCoverage:
     Attributes:
         coverage: share of the predictions that is kept, the most certain first.
         risk: share of errors among them.
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian.metrics import RiskCoverage
+        >>> RiskCoverage(coverage=np.array([0.5, 1.0]), risk=np.array([0.0, 0.5])).area
+        0.25
     """
 
     coverage: Array
@@ -128,6 +161,12 @@ def risk_coverage(probabilities: Any, labels: Any, confidence: Any = None) -> Ri
     """Risk against coverage, by the largest probability or another ``confidence`` [N].
 
     Predictions of the same confidence come in together: each of them counts as their mean.
+
+    Example:
+        >>> from gramian.metrics import risk_coverage
+        >>> curve = risk_coverage([[0.9, 0.1], [0.6, 0.4]], labels=[0, 1])
+        >>> curve.coverage.tolist(), curve.risk.tolist()  # the uncertain one is wrong
+        ([0.5, 1.0], [0.0, 0.5])
     """
     p, y = checked(probabilities, labels)
     sure = p.max(1) if confidence is None else _numbers(confidence, "confidence", len(y))
@@ -146,6 +185,11 @@ class Detection:
         auroc: probability that an unlike point has the larger score; ½ is chance.
         aupr: average precision, unlike points being what is looked for.
         fpr95: share of like points that are taken for unlike where 95 % of the unlike are found.
+
+    Example:
+        >>> from gramian.metrics import detection
+        >>> detection(like=[0.1, 0.2, 0.6], unlike=[0.5, 0.9])
+        Detection(auroc=0.8333333333333334, aupr=0.8333333333333333, fpr95=0.3333333333333333)
     """
 
     auroc: float
@@ -154,7 +198,13 @@ class Detection:
 
 
 def detection(like: Any, unlike: Any) -> Detection:
-    """Of scores that should be larger for ``unlike`` points than for ``like`` ones."""
+    """Of scores that should be larger for ``unlike`` points than for ``like`` ones.
+
+    Example:
+        >>> from gramian.metrics import detection
+        >>> detection(like=[0.1, 0.2], unlike=[0.5, 0.9])  # no mistake
+        Detection(auroc=1.0, aupr=1.0, fpr95=0.0)
+    """
     scores = [_numbers(values, name) for name, values in (("like", like), ("unlike", unlike))]
     for name, values in zip(("like", "unlike"), scores, strict=True):
         if len(values) == 0:
@@ -171,15 +221,29 @@ def detection(like: Any, unlike: Any) -> Detection:
 
 
 def entropies(probabilities: Any) -> Array:
-    """−Σ_c p_c log p_c of each row, in nats: all that is uncertain about the class."""
+    """−Σ_c p_c log p_c of each row, in nats: all that is uncertain about the class.
+
+    Example:
+        >>> from gramian.metrics import entropies
+        >>> entropies([[0.5, 0.5], [1.0, 0.0]]).round(3)  # log 2, and nothing
+        array([0.693, 0.   ])
+    """
     return np.asarray(entr(as_probabilities(probabilities)).sum(1))
 
 
 def mutual_information(members: Any) -> Array:
     """Entropy of the mean, less the mean entropy, of several predictions [M, N, C] for each point.
 
+        H(1/M Σ_m p_m) − 1/M Σ_m H(p_m),  with the entropy H
+
     What is uncertain because the model is: 0 where all members say the same. Members are those of
     an ensemble, passes with dropout, or samples of q(f).
+
+    Example:
+        >>> from gramian.metrics import mutual_information
+        >>> agree, differ = [0.5, 0.5], ([1.0, 0.0], [0.0, 1.0])
+        >>> mutual_information([[agree, differ[0]], [agree, differ[1]]]).round(3)
+        array([0.   , 0.693])
     """
     p = np.asarray(_array(members), dtype=np.float64)
     if p.ndim != 3 or p.shape[0] < 1:
@@ -191,7 +255,14 @@ def mutual_information(members: Any) -> Array:
 
 
 def checked(probabilities: Any, labels: Any) -> tuple[Array, Array]:
-    """Probabilities in float64 and labels as integers, or an error that says what is wrong."""
+    """Probabilities in float64 and labels as integers, or an error that says what is wrong.
+
+    Example:
+        >>> from gramian.metrics import checked
+        >>> checked([[0.5, 0.5]], labels=[2])
+        Traceback (most recent call last):
+        ValueError: labels must be in 0..1, got 2 to 2
+    """
     p, y = as_probabilities(probabilities), np.asarray(_array(labels))
     if y.shape != p.shape[:1]:
         raise ValueError(f"labels must have shape ({len(p)},), got {y.shape}")
@@ -203,7 +274,14 @@ def checked(probabilities: Any, labels: Any) -> tuple[Array, Array]:
 
 
 def as_probabilities(probabilities: Any) -> Array:
-    """[N, C] in float64, each row adding up to 1."""
+    """[N, C] in float64, each row adding up to 1.
+
+    Example:
+        >>> from gramian.metrics import as_probabilities
+        >>> as_probabilities([[2.0, -1.0]])
+        Traceback (most recent call last):
+        ValueError: probabilities must be 0 or more, and no NaN
+    """
     p = np.asarray(_array(probabilities), dtype=np.float64)
     if p.ndim != 2 or p.shape[0] < 1 or p.shape[1] < 2:
         raise ValueError(f"probabilities must be [N, C] with N ≥ 1 and C ≥ 2, got shape {p.shape}")

@@ -95,9 +95,17 @@ def with_jitter(W: Float[Tensor, "P gamma"], jitter: float) -> Float[Tensor, "P 
 class VarianceCheck:
     """What to do about variances that rounding has made negative.
 
+        g_tt > threshold, or an error;  to clamp: g_tt → max(g_tt, 0)
+
     Args:
         threshold: a variance at or below it, or NaN, is an error (−1e-10 as published).
         clamp: raise nothing; set variances below 0 to 0 and count them. NaN stays an error.
+
+    Example:
+        >>> import torch
+        >>> from gramian import VarianceCheck
+        >>> VarianceCheck(clamp=True)(torch.tensor([0.5, -1e-6]))  # and how many were below 0
+        (tensor([0.5000, 0.0000]), tensor(1))
     """
 
     threshold: float = -1e-10

@@ -65,6 +65,13 @@ def deep_linear_optimum(
 
     Raises:
         ValueError: there is no optimum, or none in closed form.
+
+    Example:
+        >>> import torch
+        >>> from gramian import deep_linear_optimum
+        >>> G_0, Y = torch.eye(1), torch.tensor([[8.0]])  # ν = C, so a^3 = λ = 64
+        >>> deep_linear_optimum(G_0, Y, nu=1.0, num_layers=2)
+        [tensor([[4.]]), tensor([[16.]])]
     """
     G_0, C = input_gram, targets.shape[1]
     if not 0 < nu < math.inf or num_layers < 1 or noise_var < 0:

@@ -18,6 +18,13 @@ class NumericalError(Explained, ArithmeticError):
     """A computation left the domain where the model means something. ``layer`` says where.
 
     The layer is found on the way up: each container adds its part of the path with ``within``.
+
+    Example:
+        >>> from gramian import NegativeVarianceError, NumericalError
+        >>> error = NegativeVarianceError(count=1, total=2, smallest=-0.1, threshold=-1e-10)
+        >>> error.layer = "stage1_block1.layer2"
+        >>> isinstance(error, NumericalError), str(error)[:60]
+        (True, 'stage1_block1.layer2: 1 of 2 variances are not above -1e-10 ')
     """
 
     exit_code = 3
@@ -37,7 +44,25 @@ class NumericalError(Explained, ArithmeticError):
 
 
 class NotPSDError(NumericalError):
-    """A matrix that must be positive definite is not, at this precision."""
+    """A matrix that must be positive definite is not, at this precision.
+
+    Attributes:
+        what: the matrix, such as K_ii.
+        dtype: its precision.
+        size: P of P × P.
+        failing_minor: order of the first leading minor that is not positive.
+        smallest_eigenvalue: of the matrix; NaN if it has entries that are not finite.
+
+    Example:
+        >>> import torch
+        >>> from gramian import NotPSDError, deep_linear_optimum
+        >>> G_0 = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+        >>> try:
+        ...     deep_linear_optimum(G_0, torch.eye(2), nu=1.0, num_layers=1)
+        ... except NotPSDError as error:
+        ...     print(error.what, round(error.smallest_eigenvalue, 3))
+        the input Gram matrix -1.0
+    """
 
     def __init__(
         self, what: str, dtype: str, size: int, failing_minor: int, smallest_eigenvalue: float
@@ -68,7 +93,23 @@ class NotPSDError(NumericalError):
 
 
 class NegativeVarianceError(NumericalError):
-    """Conditional variances came out negative beyond the threshold, or NaN."""
+    """Conditional variances came out negative beyond the threshold, or NaN.
+
+    Attributes:
+        count: of the variances that did.
+        total: of all.
+        smallest: of them.
+        threshold: of the ``VarianceCheck``.
+
+    Example:
+        >>> import torch
+        >>> from gramian import NegativeVarianceError, VarianceCheck
+        >>> try:
+        ...     VarianceCheck()(torch.tensor([0.5, -0.1]))
+        ... except NegativeVarianceError as error:
+        ...     print(error.fact())
+        1 of 2 variances are not above -1e-10 (smallest -0.1).
+    """
 
     remedy = (
         "K_ii is too badly conditioned for this precision: raise SKR.jitter or the kernel jitter, "

@@ -32,6 +32,13 @@ class SKR:
             sampling.
         jitter: λ, added to the diagonal in training and in evaluation.
         gamma_power: how γ grows with P: in proportion (1, as published) or less.
+
+    Example:
+        >>> from gramian import SKR
+        >>> SKR().gamma(512), SKR().gamma(64), SKR(gamma_power=0.0).gamma(64)
+        (128, 16, 128)
+        >>> SKR.off()
+        SKR(gamma_fraction=None, jitter=0.0, gamma_power=1.0)
     """
 
     gamma_fraction: float | None = 0.25

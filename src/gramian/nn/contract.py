@@ -44,6 +44,16 @@ class DKMResult:
         kl: KL of each Gram layer (times ν) and of the output, by module path.
         seen: mean of each normalisation and number of clamped variances of each Gram layer, by
             module path.
+
+    Example:
+        >>> import torch
+        >>> from gramian import DenseDKM, DenseDKMConfig
+        >>> x, draw = torch.eye(6, 3), torch.Generator().manual_seed(0)
+        >>> model = DenseDKM.from_config(DenseDKMConfig(num_features=3, num_inducing=5))
+        >>> model.initialise_(x, draw)
+        >>> result = model(x, model.draw_noise(draw))  # a DKMResult
+        >>> tuple(result.marginals.mean.shape), list(result.kl)
+        ((6, 2), ['layer1.gram', 'output'])
     """
 
     marginals: Marginals
@@ -80,7 +90,7 @@ class Trainable(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, noise: ByPath | None = None) -> DKMResult:
-        """Marginals of a batch [B, *data_shape], and the KL terms."""
+        """Marginals of a batch ``[B, *data_shape]``, and the KL terms."""
 
     @abstractmethod
     def initialise_(self, x: Tensor, generator: torch.Generator) -> None:

@@ -39,6 +39,14 @@ class ConvDKMConfig(DKMConfig):
         inducing_start: inducing patches start at patches of images chosen at random, as published,
             or at the centres of clusters of them: a few then cover all directions.
         mixing_start: start values of the mixing of inducing points.
+
+    Example:
+        >>> import torch
+        >>> from gramian import ConvDKM, ConvDKMConfig
+        >>> with torch.device("meta"):  # the paper's size, without its memory
+        ...     model = ConvDKM.from_config(ConvDKMConfig())
+        >>> sum(values.numel() for values in model.parameters())
+        316442198
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
@@ -113,7 +121,25 @@ class ConvDKMConfig(DKMConfig):
 
 
 class ConvDKM(DKM):
-    """Input patches → stem → stages of residual blocks → pooling → kernel → norm → GP output."""
+    """Input patches → stem → stages of residual blocks → pooling → kernel → norm → GP output.
+
+        block(G) = w_s · shortcut(G) + w_m · layer(layer(G))
+
+    A layer is a ``DKMLayer``. Images [B, channels, H, W] → ``DKMResult`` with q(f) [B, C].
+
+    Example:
+        >>> import torch
+        >>> from gramian import ConvDKM, ConvDKMConfig
+        >>> config = ConvDKMConfig(image_shape=(1, 8, 8), num_inducing=(4, 8), strides=(2, 2))
+        >>> draw = torch.Generator().manual_seed(0)
+        >>> images = torch.rand(100, 1, 8, 8, generator=draw)
+        >>> model = ConvDKM.from_config(config)
+        >>> model.initialise_(images, draw)
+        >>> model(images, model.draw_noise(draw)).marginals.mean.shape
+        torch.Size([100, 10])
+        >>> list(model.layers)[:3]
+        ['stem', 'stage1_block1', 'stage1_block2']
+    """
 
     config: ConvDKMConfig
 

@@ -23,6 +23,12 @@ class DenseDKMConfig(DKMConfig):
         num_inducing: inducing points of every layer.
         num_layers: Gram layers. None at all is a sparse variational Gaussian process.
         lengthscales: learned scales of the features: none, one, or one per feature.
+
+    Example:
+        >>> from gramian import DenseDKM, DenseDKMConfig
+        >>> config = DenseDKMConfig(num_features=3, num_layers=2, lengthscales="per_feature")
+        >>> list(DenseDKM.from_config(config).layers)
+        ['layer1', 'layer2']
     """
 
     num_features: int = 1
@@ -42,7 +48,22 @@ class DenseDKMConfig(DKMConfig):
 
 
 class DenseDKM(DKM):
-    """Features → (kernel → Gram layer → norm) × num_layers → kernel → norm → GP output."""
+    """Features → (kernel → Gram layer → norm) × num_layers → kernel → norm → GP output.
+
+        G⁰ = X Xᵀ / features, of the data X and the learned inducing points X_i
+
+    Rows [B, features] → ``DKMResult`` with q(f) of shape [B, C].
+
+    Example:
+        >>> import torch
+        >>> from gramian import DenseDKM, DenseDKMConfig
+        >>> x, draw = torch.eye(6, 3), torch.Generator().manual_seed(0)
+        >>> model = DenseDKM.from_config(DenseDKMConfig(num_features=3, num_inducing=5))
+        >>> model.initialise_(x, draw)
+        >>> q = model.predict(x)
+        >>> q.mean.shape, q.var.shape
+        (torch.Size([6, 2]), torch.Size([6, 1]))
+    """
 
     config: DenseDKMConfig
 

@@ -37,12 +37,28 @@ T = TypeVar("T")
 class Layer(nn.Module, ABC, Generic[State]):
     """Gram blocks → Gram blocks, in two halves. A custom layer has three methods to write.
 
+        state = inducing(G_ii, noise),  G', seen = data(G, state),  G'_ii = state.ii
+
     ``inducing`` and ``data`` are the halves; ``build`` makes the layer from settings that name it.
+    G_ii is [P_in, P_in] before the layer and [P, P] after it; the data are [B, H, W, P] or [B, P].
 
     Noise and results are kept by module path, relative to the layer: SKR's noise of each
     ``GramLayer``, and of what the data half saw, the mean of each ``GramNorm`` and the number of
     variances that each ``GramLayer`` clamped. A state is any dataclass whose ``ii`` is G_ii after
     the layer. A layer with Gram layers gives their KL in ``kl``, and starts them in ``start_``.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from gramian import GramBlocks, Layer
+        >>> class Double(Layer):
+        ...     def inducing(self, G_ii, noise):
+        ...         return SimpleNamespace(ii=2 * G_ii)
+        ...     def data(self, gram, state):
+        ...         return GramBlocks(state.ii, 2 * gram.ti, 2 * gram.tt_diag), {}
+        >>> layer, G = Double(), GramBlocks(torch.eye(3), torch.ones(4, 3), torch.ones(4))
+        >>> layer.data(G, layer.inducing(G.ii, {}))[0].tt_diag
+        tensor([2., 2., 2., 2.])
     """
 
     @classmethod
@@ -103,7 +119,11 @@ class LayerState:
 
 
 class DKMLayer(Layer[LayerState]):
-    """kernel → kernel convolution → Gram layer → normalisation.
+    """kernel → kernel convolution → Gram layer → normalisation: one turn of Algorithm 1's loop.
+
+        Φ = Φ(G)
+        K_ii = 1/D Σ_d C_d Φ_ii C_dᵀ,  K_ti(r) = 1/D Σ_d Φ_ti(r + d) C_dᵀ
+        G_ti = K_ti K_ii⁻¹ G̃_ii,  g_tt = k_tt + diag(K_ti K_ii⁻¹ (G̃_ii − K_ii) K_ii⁻¹ K_it)
 
     ``forward`` is the definition, the four steps one after the other. ``data`` has the same numbers
     in fewer passes over memory; the tests compare the two.
@@ -113,6 +133,15 @@ class DKMLayer(Layer[LayerState]):
         conv: the convolution with mixing C; None for dense data.
         gram: the Gram layer.
         norm: the normalisation.
+
+    Example:
+        >>> import torch
+        >>> from gramian import ConvDKMConfig, DKMLayer, GramBlocks
+        >>> layer = DKMLayer.build(ConvDKMConfig(), P_in=4, P=6, space=(4, 4), stride=2).eval()
+        >>> G = GramBlocks(torch.eye(4), torch.zeros(2, 8, 8, 4), torch.ones(2, 8, 8))
+        >>> layer.conv.start_(torch.Generator().manual_seed(0))
+        >>> layer.data(G, layer.inducing(G.ii, {}))[0].ti.shape
+        torch.Size([2, 4, 4, 6])
     """
 
     def __init__(

@@ -29,6 +29,11 @@ from gramian.nn.steps.whitening import ZCA, PatchZCA
 class DKM(Trainable):
     """A deep kernel machine from its parts. ``ConvDKM`` and ``DenseDKM`` build the usual ones.
 
+        G⁰ → layers → G^L → pooling → kernel → norm → K
+        mean = K_ti K_ii⁻¹ μ,  var = k_tt + diag(K_ti K_ii⁻¹ (Σ − K_ii) K_ii⁻¹ K_it)
+
+    Data [B, channels, H, W] or [B, features] → ``DKMResult`` with q(f) of shape [B, C].
+
     Args:
         data_shape: shape of one data point: (channels, height, width) or (features,).
         whitening: fitted whitening of the data, or None.
@@ -44,6 +49,18 @@ class DKM(Trainable):
 
     ``recomputed`` names layers that keep only their input in memory and are computed again in the
     backward pass: less memory, more time, the same gradients.
+
+    Example:
+        >>> import torch
+        >>> from gramian import DKM, DenseDKM, DenseDKMConfig
+        >>> x, draw = torch.eye(6, 3), torch.Generator().manual_seed(0)
+        >>> model: DKM = DenseDKM.from_config(DenseDKMConfig(num_features=3, num_inducing=4))
+        >>> model.initialise_(x, draw)
+        >>> noise = model.draw_noise(draw)
+        >>> {path: tuple(Z.shape) for path, Z in noise.items()}  # P × γ, of SKR
+        {'layer1.gram': (4, 1)}
+        >>> model(x, noise).marginals.mean.shape
+        torch.Size([6, 2])
     """
 
     def __init__(
@@ -75,7 +92,7 @@ class DKM(Trainable):
         """Marginals of a batch, and the KL terms.
 
         Args:
-            x: the batch, [B, *data_shape].
+            x: the batch, ``[B, *data_shape]``.
             noise: ``draw_noise(generator)``, needed in training mode with SKR.
 
         In training mode the running means of the normalisations move towards the batch's.
@@ -204,7 +221,7 @@ class DKM(Trainable):
         training mode, as published), and sets the running means of the normalisations.
 
         Args:
-            x: data like those to train on, [N, *data_shape].
+            x: data like those to train on, ``[N, *data_shape]``.
             generator: draws everything that is random.
             inducing: inducing inputs, instead of chosen ones.
         """

@@ -111,6 +111,7 @@ class TrainConfig:
         checkpoint_minutes: time between checkpoints inside an epoch; one is written after each
             epoch anyway.
         conditions: log the condition number of each Gram matrix at each evaluation.
+        model: settings of the model, of the class that belongs to ``kind``.
     """
 
     kind: Kind = "conv"

@@ -45,12 +45,9 @@ def fit(
 ) -> Predictor:
     """Train a model on arrays, and return it ready for raw data.
 
-    >>> import numpy as np
-    >>> from gramian import DenseDKMConfig, fit
-    >>> x = np.linspace(-1, 1, 30)[:, None]
-    >>> predictor = fit(DenseDKMConfig(num_inducing=5), x, np.sin(3 * x), max_epochs=2)
-    >>> {name: tuple(value.shape) for name, value in predictor.predictions(x).items()}
-    {'mean': (30, 1), 'variance': (30, 1), 'latent_mean': (30, 1), 'latent_variance': (30, 1)}
+        parameters = argmax (E_q[log p(y | f)] − KL/N)
+
+    What is maximised is ``objective``, by steps on batches; without inducing points all at once.
 
     Args:
         model: settings (``ConvDKMConfig``, ``DenseDKMConfig``, ``NetworkConfig``), whose sizes and
@@ -67,6 +64,14 @@ def fit(
             validation_fraction, patience, calibrate, natural, device, precision, crop_padding,
             flip, and so on. For a ``FullRankConfig``: max_iter, tol, seed, device, precision,
             memory.
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian import DenseDKMConfig, fit
+        >>> x = np.linspace(-1, 1, 30)[:, None]
+        >>> predictor = fit(DenseDKMConfig(num_inducing=5), x, np.sin(3 * x), max_epochs=2)
+        >>> {name: tuple(value.shape) for name, value in predictor.predictions(x).items()}
+        {'mean': (30, 1), 'variance': (30, 1), 'latent_mean': (30, 1), 'latent_variance': (30, 1)}
     """
     if isinstance(model, FullRankConfig):
         if sample_weight is not None or folder is not None:

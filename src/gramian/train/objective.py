@@ -13,10 +13,25 @@ from gramian.nn.likelihoods import Likelihood
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """(1/N) of Eq. cdkm_inducing_ob, estimated on a batch: what is maximised, and its parts."""
+    """(1/N) of Eq. cdkm_inducing_ob, estimated on a batch: what is maximised, and its parts.
 
-    expected_log_lik: Float[Tensor, ""]  # mean over the batch
-    kl: Float[Tensor, ""]  # sum over the layers, not yet divided by N
+        total = expected_log_lik − kl/N
+
+    Attributes:
+        expected_log_lik: E_q[log p(y | f)], the mean over the batch.
+        kl: sum over the layers, not yet divided by N.
+        total: the objective.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Terms
+        >>> terms = Terms(torch.tensor(-0.5), kl=torch.tensor(20.0), total=torch.tensor(-0.7))
+        >>> terms.loss  # for an optimiser, which minimises
+        tensor(0.7000)
+    """
+
+    expected_log_lik: Float[Tensor, ""]
+    kl: Float[Tensor, ""]
     total: Float[Tensor, ""]
 
     @property
@@ -43,6 +58,15 @@ def objective(
         num_data: N, the size of the whole training set; with weights, their sum before they
             were divided by their mean.
         weights: w of the data points, 1 on average over the training set; None for 1.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Categorical, DKMResult, Marginals, objective
+        >>> q = Marginals(torch.zeros(4, 2), torch.zeros(4, 1))  # ½ for either class
+        >>> result = DKMResult(q, kl={"output": torch.tensor(20.0)}, seen={})
+        >>> y, noise = torch.tensor([0, 1, 1, 0]), torch.zeros(1, 4, 2)
+        >>> objective(result, Categorical(2), y, noise, num_data=100).total  # log ½ − 20/100
+        tensor(-0.8931)
     """
     log_prob = likelihood.expected_log_prob(result.marginals, y, noise)
     expected = (log_prob if weights is None else weights * log_prob).mean()

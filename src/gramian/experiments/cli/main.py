@@ -28,6 +28,15 @@ COMMANDS = {
     "help": "what an error means and what to do: its name, or the message pasted",
     "info": "versions and devices, what a model is made of, or what one would cost (--scale)",
 }
+EXIT_CODES = {
+    0: "done",
+    1: "failure",
+    2: "wrong usage",
+    3: "numerical failure",
+    4: "data missing or damaged",
+    130: "Ctrl-C, after a checkpoint was written",
+    143: "SIGTERM, after a checkpoint was written",
+}
 HELP = """usage: gramian COMMAND [options]      gramian COMMAND --help
 
 Deep kernel machines: representation learning with Gram matrices.
@@ -41,8 +50,9 @@ options:
 
 Results go to standard output (--json for programs), everything else to standard error. Options of
 train can also come from a file (--config FILE) or the environment (GRAMIAN_TRAIN__SEED=5).
-Exit codes: 0 done, 1 failure, 2 wrong usage, 3 numerical failure, 4 data missing or damaged,
-130 Ctrl-C and 143 SIGTERM, after a checkpoint was written.
+
+exit codes:
+{codes}
 """
 
 
@@ -52,8 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bound_spinning(os.environ)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        lines = (f"  {name:<12} {text}" for name, text in COMMANDS.items())
-        sys.stdout.write(HELP.format(commands="\n".join(lines)))
+        commands, codes = (
+            "\n".join(f"  {name:<12} {text}" for name, text in table.items())
+            for table in (COMMANDS, EXIT_CODES)
+        )
+        sys.stdout.write(HELP.format(commands=commands, codes=codes))
         return 0 if words else 2
     if words[0] == "--version":
         sys.stdout.write(f"gramian {__version__}\n")

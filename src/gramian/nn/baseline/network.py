@@ -26,6 +26,14 @@ class NetworkConfig(LikelihoodConfig):
         blocks_per_stage: residual blocks in a stage, two convolutions each.
         strides: stride of the first block of each stage.
         stem_stride: stride of the first convolution.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Network, NetworkConfig
+        >>> with torch.device("meta"):  # the paper's size, without its memory
+        ...     network = Network(NetworkConfig())
+        >>> sum(weights.numel() for weights in network.parameters())
+        276636170
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
@@ -53,11 +61,24 @@ class NetworkConfig(LikelihoodConfig):
 
 
 class Network(Trainable):
-    """A ResNet whose logits are marginals of variance 0: E_q[log softmax(f)_y] is then the usual
-    cross-entropy, and there is no KL.
+    """A ResNet whose logits are marginals of variance 0, so that there is no KL.
+
+        E_q[log softmax(f)_y] = log softmax(mean)_y, the usual cross-entropy
+
+    Images [B, channels, H, W] → ``DKMResult`` with logits [B, C].
 
     Args:
         config: sizes.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Network, NetworkConfig
+        >>> images, draw = torch.zeros(4, 1, 8, 8), torch.Generator().manual_seed(0)
+        >>> network = Network(NetworkConfig(image_shape=(1, 8, 8), widths=(8,), strides=(2,)))
+        >>> network.initialise_(images, draw)
+        >>> result = network(images)
+        >>> result.marginals.mean.shape, float(result.marginals.var.max()), float(result.total_kl)
+        (torch.Size([4, 10]), 0.0, 0.0)
     """
 
     def __init__(self, config: NetworkConfig) -> None:

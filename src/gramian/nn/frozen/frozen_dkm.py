@@ -46,6 +46,10 @@ class FrozenWhitening(nn.Module):
 class FrozenDKM(nn.Module):
     """Data → marginals: those of the model in evaluation mode, without gradients.
 
+        K_ii = T Tᵀ and G̃_ii = T diag(d) Tᵀ, so Y = K_ti T⁻ᵀ, G_ti = Y diag(d) Tᵀ
+
+    The data are [B, channels, H, W] or [B, features], the marginals [B, C].
+
     The file ``frozen_layers`` says how. Later changes of the model do not reach the frozen form.
     Negative variances are an error, or count as 0, as the model's ``variance_check`` has it.
 
@@ -55,6 +59,16 @@ class FrozenDKM(nn.Module):
         pooled: what the pooling needs of the inducing points.
         output: frozen.
         variance_check: of the layers and the output.
+
+    Example:
+        >>> import torch
+        >>> from gramian import DenseDKM, DenseDKMConfig
+        >>> x, draw = torch.eye(6, 3), torch.Generator().manual_seed(0)
+        >>> model = DenseDKM.from_config(DenseDKMConfig(num_features=3, num_inducing=5))
+        >>> model.initialise_(x, draw)
+        >>> frozen = model.freeze()  # a FrozenDKM
+        >>> torch.allclose(frozen(x).mean, model.predict(x).mean, atol=1e-4)
+        True
     """
 
     inverse_factor: Tensor | None
@@ -86,7 +100,7 @@ class FrozenDKM(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Marginals:
-        """Marginals of a batch, [B, *data_shape]."""
+        """Marginals of a batch, ``[B, *data_shape]``."""
         data = self.inputs.rows(x if self.whitening is None else self.whitening(x))
         variances: dict[str, Tensor] = {}
         for name, layer in self.layers.items():

@@ -48,6 +48,15 @@ class FullRankConfig(KernelConfig):
         filter_size: f of the convolutions, odd. Images only.
         strides: of the convolutions, one per layer; () for 1 in all layers. Images only.
         variance_check: what to do about negative variances.
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian import FullRankConfig, fit
+        >>> x = np.linspace(-1, 1, 20)[:, None]
+        >>> config = FullRankConfig(kernel="squared_exponential", nu=10.0)
+        >>> predictor = fit(config, x, np.sin(3 * x), max_iter=50)
+        >>> round(predictor.predictions(np.array([[0.5]]))["mean"].item(), 2)  # sin 1.5 = 0.997
+        1.0
     """
 
     num_layers: int = 1

@@ -34,11 +34,29 @@ class FullRankChain:
 
 @dataclass(frozen=True, slots=True)
 class FullRankTerms:
-    """(1/P) of Eq. dkm_obfr or cdkm_fr_ob: what is maximised, and its parts."""
+    """(1/P) of Eq. dkm_obfr or cdkm_fr_ob: what is maximised, and its parts.
 
-    log_lik: Float[Tensor, ""]  # (1/P) of the log evidence, or of E_q[log p(y | f)]
-    kl: dict[str, Tensor]  # of each Gram layer (times ν) and of a variational output, by path
-    num_data: int  # P
+        total = log_lik − (1/P) Σ_ℓ ν D(N(0, G^ℓ) ‖ N(0, K(G^{ℓ−1})))
+
+    Attributes:
+        log_lik: (1/P) of the log evidence, or of E_q[log p(y | f)].
+        kl: of each Gram layer (times ν) and of a variational output, by path.
+        num_data: P.
+
+    Example:
+        >>> import torch
+        >>> from gramian import FullRankConfig, FullRankDKM
+        >>> x = torch.linspace(-1, 1, 10, dtype=torch.float64)[:, None]
+        >>> model = FullRankDKM(x, x.sin(), FullRankConfig(num_layers=2))
+        >>> model.initialise_()
+        >>> terms = model.objective()  # FullRankTerms, at the NNGP
+        >>> round(terms.total_kl.item(), 6), list(terms.kl)
+        (0.0, ['layer1.gram', 'layer2.gram'])
+    """
+
+    log_lik: Float[Tensor, ""]
+    kl: dict[str, Tensor]
+    num_data: int
 
     @property
     def total_kl(self) -> Float[Tensor, ""]:
@@ -260,12 +278,32 @@ class FullRankModel(nn.Module):
 
 
 class FullRankDKM(FullRankModel):
-    """For rows x [P, features]: G⁰ = X Xᵀ / features (Eq. dkm_obfr)."""
+    """For rows x [P, features]: G⁰ = X Xᵀ / features (Eq. dkm_obfr).
+
+    Example:
+        >>> import torch
+        >>> from gramian import FullRankConfig, FullRankDKM
+        >>> x = torch.linspace(-1, 1, 10, dtype=torch.float64)[:, None]
+        >>> model = FullRankDKM(x, x.sin(), FullRankConfig(num_layers=2))
+        >>> model.initialise_()
+        >>> {name: tuple(G.shape) for name, G in model.gram_matrices().items()}
+        {'input': (10, 10), 'layer1': (10, 10), 'layer2': (10, 10)}
+    """
 
     axes = ("points", "features")
 
 
 class FullRankConvDKM(FullRankModel):
-    """For images x [P, channels, H, W]: G⁰ = X Xᵀ / channels between pixels (Eq. cdkm_fr_ob)."""
+    """For images x [P, channels, H, W]: G⁰ = X Xᵀ / channels between pixels (Eq. cdkm_fr_ob).
+
+    Example:
+        >>> import torch
+        >>> from gramian import FullRankConfig, FullRankConvDKM
+        >>> x = torch.eye(12, dtype=torch.float64).reshape(9, 1, 4, 4)
+        >>> model = FullRankConvDKM(x, x.mean((2, 3)), FullRankConfig(strides=(2,)))
+        >>> model.initialise_()
+        >>> [len(G) for G in model.gram_matrices().values()]  # 9 · 16 pixels, then 9 · 4
+        [144, 36]
+    """
 
     axes = ("images", "channels", "height", "width")

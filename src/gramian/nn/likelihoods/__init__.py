@@ -1,4 +1,10 @@
-"""Likelihoods: from marginals q(f) to an expectation for training and a prediction."""
+"""Likelihoods: from marginals q(f) to an expectation for training and a prediction.
+
+Example:
+    >>> from gramian import LIKELIHOODS
+    >>> {name: likelihood.targets for name, likelihood in LIKELIHOODS.items()}
+    {'categorical': 'classes', 'gaussian': 'real', 'student_t': 'real', 'poisson': 'counts'}
+"""
 
 from gramian.nn.checks import check_positive
 from gramian.nn.likelihoods.categorical import Categorical
@@ -23,6 +29,7 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
     "student_t": StudentT,
     "poisson": Poisson,
 }
+"""Likelihoods by the name that a configuration uses."""
 
 AUTO: dict[Targets, str] = {"classes": "categorical", "real": "gaussian", "counts": "poisson"}
 """What ``auto`` chooses for each kind of targets."""

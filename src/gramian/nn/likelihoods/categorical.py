@@ -19,6 +19,16 @@ class Categorical(Likelihood):
 
     ``estimator``: E[log softmax(f)_y] = mean_y − E[logsumexp f]. ``exact`` takes the first part
     exactly and samples only the second; ``monte_carlo`` samples both, as published.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Categorical, Marginals
+        >>> likelihood, noise = Categorical(2), torch.tensor([[[-1.0, 0.0]], [[1.0, 0.0]]])
+        >>> for var in (0.0, 9.0):  # the less is known of f, the nearer to ½
+        ...     q = Marginals(torch.tensor([[2.0, 0.0]]), torch.tensor([[var]]))
+        ...     print(likelihood.predict(q, noise)["probabilities"])
+        tensor([[0.8808, 0.1192]])
+        tensor([[0.6311, 0.3689]])
     """
 
     targets = "classes"

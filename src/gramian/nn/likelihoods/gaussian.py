@@ -13,7 +13,19 @@ from gramian.nn.likelihoods.per_target import WithNoise, log_normal
 
 
 class Gaussian(WithNoise):
-    """p(y | f) = Π_c N(y_c; f_c, σ²), with σ² learned; all expectations in closed form."""
+    """p(y | f) = Π_c N(y_c; f_c, σ²), for targets y [B, C], with σ² learned; all in closed form.
+
+    Args (besides those of every likelihood):
+        noise_var: start value of σ².
+
+    Example:
+        >>> import torch
+        >>> from gramian import Gaussian, Marginals
+        >>> q = Marginals(mean=torch.tensor([[3.0]]), var=torch.tensor([[1.0]]))
+        >>> found = Gaussian(1, noise_var=0.25).predict(q, noise=torch.zeros(1, 1, 1))
+        >>> round(found["variance"].item(), 3)  # of f, and of the noise
+        1.25
+    """
 
     full_step = True
 

@@ -47,10 +47,19 @@ class LikelihoodConfig:
 class Likelihood(nn.Module, ABC):
     """p(y | f) of each data point, given its C functions f.
 
+        training: E_q[log p(y | f)],  prediction: log E_q[p(y | f)],  with q(f) = N(mean, var)
+
+    Targets y are [B] for classes and [B, C] for numbers; every expectation is [B].
+
     Args:
         num_outputs: C.
         num_samples: Monte-Carlo samples, in training and in prediction.
         estimator: ``exact`` as far as possible, or ``monte_carlo``, as published.
+
+    Example:
+        >>> from gramian import Likelihood
+        >>> print(*sorted(Likelihood.__abstractmethods__))  # what a custom one has to write
+        add_to_ check derivatives expected_log_prob log_marginal metrics predict
     """
 
     targets: ClassVar[Targets]

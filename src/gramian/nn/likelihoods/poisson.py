@@ -12,10 +12,18 @@ from gramian.nn.likelihoods.per_target import NODES, PerTarget, log_weights
 
 
 class Poisson(PerTarget):
-    """p(y | f) = Π_c Poisson(y_c; exp(f_c + shift_c)), for counts y.
+    """p(y | f) = Π_c Poisson(y_c; exp(f_c + shift_c)), for counts y [B, C].
 
     ``shift`` is the logarithm of the mean count. ``scale``, the deviation of the counts, is for
     metrics only: the counts are not scaled.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Marginals, Poisson
+        >>> q = Marginals(mean=torch.tensor([[0.0]]), var=torch.tensor([[2.0]]))
+        >>> found = Poisson(1).predict(q, noise=torch.zeros(1, 1, 1))
+        >>> round(found["mean"].item(), 3)  # exp(mean + var/2)
+        2.718
     """
 
     targets = "counts"

@@ -15,13 +15,21 @@ from gramian.nn.likelihoods.per_target import WithNoise, log_normal
 
 
 class StudentT(WithNoise):
-    """p(y | f) = Π_c t_ν(y_c; f_c, σ), with the scale σ and the degrees of freedom ν learned.
+    """p(y | f) = Π_c t_ν(y_c; f_c, σ), for y [B, C], with scale σ and degrees of freedom ν learned.
 
     ν = 2 + exp(·) is above 2, so that there is a variance, σ² ν/(ν − 2).
 
     Args (besides those of every likelihood):
         noise_var: start value of σ².
         degrees: start value of ν.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Marginals, StudentT
+        >>> q = Marginals(mean=torch.tensor([[3.0]]), var=torch.tensor([[1.0]]))
+        >>> found = StudentT(1, noise_var=0.25, degrees=4.0).predict(q, torch.zeros(1, 1, 1))
+        >>> round(found["variance"].item(), 3)  # of f, and 0.25 · 4/(4 − 2) of the noise
+        1.5
     """
 
     def __init__(

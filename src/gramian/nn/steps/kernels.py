@@ -6,6 +6,11 @@ that Gram blocks hold about them.
     class Quadratic(Kernel):
         def pairs(self, c, x, y):
             return c.square()
+
+Example:
+    >>> from gramian import KERNELS
+    >>> list(KERNELS)
+    ['normalized_gaussian', 'arc_cosine', 'squared_exponential', 'matern32', 'matern52']
 """
 
 from __future__ import annotations
@@ -30,6 +35,13 @@ class Jitter:
     Args:
         relative: share of each diagonal entry that is added to it.
         absolute: added to each diagonal entry.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Jitter
+        >>> Jitter(relative=0.1, absolute=0.01).on_matrix(torch.ones(2, 2))
+        tensor([[1.1100, 1.0000],
+                [1.0000, 1.1100]])
     """
 
     relative: float = 1e-4
@@ -54,11 +66,22 @@ class Jitter:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """β, how fast a kernel falls off: of the angle, or of the squared distance.
+    """β, how fast a kernel falls off: of the angle, or of the squared distance d².
+
+        normalized_gaussian: exp(β (cos − 1)),  squared_exponential: exp(−β d²/2)
 
     Args:
         start: its value, or where it starts. 1 is the kernel as published.
         learned: learn it, one number for each kernel.
+
+    Example:
+        >>> import torch
+        >>> from gramian import KERNELS, Bandwidth
+        >>> for beta in (1.0, 4.0):  # of two points at a right angle: exp(−β)
+        ...     kernel = KERNELS["normalized_gaussian"](bias_var=None, bandwidth=Bandwidth(beta))
+        ...     print(round(kernel.inducing(torch.eye(2))[0, 1].item(), 3))
+        0.368
+        0.018
     """
 
     start: float = 1.0
@@ -73,11 +96,24 @@ class Bandwidth:
 class Kernel(nn.Module, ABC):
     """K = w·k(G) + b, then jitter on the diagonals of ``ii`` and ``tt``.
 
+    Gram blocks → Gram blocks of the same shapes, entry by entry. A custom kernel writes ``pairs``.
+
     Args:
         weight_var: start value of the learned weight variance w; None for a fixed 1.
         bias_var: start value of the learned bias variance b; None for none.
         jitter: diagonal inflation.
         bandwidth: β, for kernels that have one.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Jitter, Kernel
+        >>> class Quadratic(Kernel):
+        ...     def pairs(self, c, x, y):
+        ...         return c.square()
+        >>> kernel = Quadratic(weight_var=None, bias_var=None, jitter=Jitter(0.0, 0.0))
+        >>> kernel.inducing(torch.tensor([[2.0, 0.5], [0.5, 1.0]]))
+        tensor([[4.0000, 0.2500],
+                [0.2500, 1.0000]])
     """
 
     has_bandwidth: ClassVar[bool] = False

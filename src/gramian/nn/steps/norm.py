@@ -19,6 +19,8 @@ BatchMean = Callable[[Tensor, tuple[int, ...]], Tensor]
 class NormChoice:
     """What is averaged, what is learned, and what evaluation uses.
 
+        ii → u uᵀ ∘ G_ii,  ti → v uᵀ ∘ G_ti,  tt → v² g_tt,  with u = s_i/√n_i and v = s_t/√n_t
+
     Args:
         inducing: n_i = 1 (none), mean diag G_ii (global) or diag G_ii (local).
         data: n_t = 1 (none), mean of g_tt over batch and pixels (global), over the batch for each
@@ -29,6 +31,14 @@ class NormChoice:
             training, so that an image's prediction does not depend on its batch, or the means of
             the batch at hand, as published.
         momentum: weight of the newest batch in the running average.
+
+    Example:
+        >>> from gramian import DenseDKM, DenseDKMConfig, NormChoice
+        >>> config = DenseDKMConfig(norm=NormChoice(statistics="batch"))
+        >>> DenseDKM.from_config(config).can_freeze  # a prediction depends on its batch
+        False
+        >>> DenseDKMConfig().norm == NormChoice.off()
+        True
     """
 
     inducing: Literal["none", "global", "local"] = "global"

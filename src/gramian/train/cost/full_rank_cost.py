@@ -23,11 +23,22 @@ PAIRS = 10
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What training needs: memory in all, and work an iteration (objective, gradient, L-BFGS)."""
+    """What training needs: memory in all, and work an iteration (objective, gradient, L-BFGS).
 
-    bytes: int  # besides the program's own, before there is a model
-    flops: int  # of matrix products, Cholesky factors and triangular solves
-    passes: int  # numbers that all other operations read or write
+    Attributes:
+        bytes: besides the program's own, before there is a model.
+        flops: of matrix products, Cholesky factors and triangular solves.
+        passes: numbers that all other operations read or write.
+
+    Example:
+        >>> from gramian import FullRankConfig, estimate
+        >>> estimate(FullRankConfig(), num_data=1000)
+        Cost(bytes=564000000, flops=24666666666, passes=421000000)
+    """
+
+    bytes: int
+    flops: int
+    passes: int
 
 
 def estimate(
@@ -59,6 +70,12 @@ def estimate(
         space: (H, W) of images, None for rows.
         dtype: of the data.
         num_outputs: C; None for ``config.num_classes``, or 1.
+
+    Example:
+        >>> from gramian import FullRankConfig, estimate
+        >>> cost = estimate(FullRankConfig(), num_data=50, space=(8, 8))  # N = 3,200 pixels
+        >>> round(cost.bytes / 1e9, 2), round(cost.flops / 1e9)
+        (3.85, 666)
     """
     P, C, b = num_data, num_outputs or config.num_classes or 1, dtype.itemsize
     kept, kernel_passes = config.kernel_class().cost

@@ -23,6 +23,13 @@ class Dataset:
         class_names: one name for each class; empty for a regression.
         weights: of the data points, float64 [N], 0 or more: a point of weight 2 counts as two
             points. None for 1.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Dataset
+        >>> data = Dataset(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 1]), ("cat", "dog"))
+        >>> len(data), data.targets, data.num_outputs, data.images
+        (3, 'classes', 2, True)
     """
 
     x: Tensor
@@ -87,7 +94,20 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What to train on, and what to test on and never to choose by."""
+    """What to train on, and what to test on and never to choose by.
+
+    Args:
+        train: data points, images [N, C, H, W] or rows [N, D], and their targets.
+        test: others, of the same shape, type and classes.
+
+    Example:
+        >>> import torch
+        >>> from gramian import Dataset, Splits
+        >>> x, y = torch.zeros(10, 4), torch.ones(10, 1)
+        >>> splits = Splits(train=Dataset(x[:8], y[:8]), test=Dataset(x[8:], y[8:]))
+        >>> len(splits.train), len(splits.test), splits.train.targets
+        (8, 2, 'real')
+    """
 
     train: Dataset
     test: Dataset

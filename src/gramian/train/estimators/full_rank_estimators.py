@@ -178,6 +178,8 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
     X are rows (n, features) or images (n, C, H, W), for which a layer also has a convolution. The
     training data are part of the model, and of what ``save_pretrained`` writes.
 
+        maximised: log N(y; 0, K(G^L) + σ² I) − Σ_ℓ ν D(N(0, G^ℓ) ‖ N(0, K(G^{ℓ−1})))
+
     Args:
         num_layers: Gram layers; 0 is a Gaussian process.
         kernel: a name in ``gramian.KERNELS``, or "linear".
@@ -206,6 +208,14 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
         objective_: the objective at the end, per training point.
         data_shape_: shape of one data point.
         n_features_in_: features, or numbers in an image.
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian import FullRankDKMRegressor
+        >>> x = np.linspace(-1, 1, 30)[:, None]
+        >>> model = FullRankDKMRegressor().fit(x, np.sin(3 * x[:, 0]))
+        >>> model.converged_, round(model.predict([[0.5]]).item(), 3)  # sin 1.5 = 0.997
+        (True, 0.997)
     """
 
     nu: float = NU
@@ -216,7 +226,10 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
 class FullRankDKMClassifier(Classifier, FullRankEstimator):
     """A deep kernel machine without inducing points, for the classes of rows or images.
 
-    Further arguments and attributes are those of ``FullRankDKMRegressor``.
+        p(y | x) = E_q[softmax(f(x))_y]
+
+    X are rows (n, features) or images (n, C, H, W), y any labels (n,). Further arguments and
+    attributes are those of ``FullRankDKMRegressor``.
 
     Args:
         likelihood: "categorical", with q(f_c) = N(μ_c, A) learned; or "dirichlet", a regression on
@@ -226,6 +239,14 @@ class FullRankDKMClassifier(Classifier, FullRankEstimator):
 
     Attributes:
         classes_: the classes, sorted.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from gramian import FullRankDKMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = FullRankDKMClassifier(likelihood="dirichlet").fit(X[::5], y[::5])
+        >>> model.predict_proba(X).shape, model.score(X, y) > 0.9
+        ((150, 3), True)
     """
 
     nu: float = NU
@@ -239,17 +260,39 @@ class FullRankDKMClassifier(Classifier, FullRankEstimator):
 class NNGPRegressor(Regressor, FullRankEstimator):
     """A Gaussian process with the kernel of an infinitely wide network, for real targets.
 
+        G^ℓ = K(G^{ℓ−1}),  y ~ N(0, K(G^L) + σ² I)
+
     The arguments are those of ``FullRankDKMRegressor`` without ``nu``, which is ∞ here, and
     ``divergence``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian import NNGPRegressor
+        >>> x = np.linspace(-1, 1, 30)[:, None]
+        >>> model = NNGPRegressor(num_layers=2).fit(x, np.sin(3 * x[:, 0]))
+        >>> round(model.predict([[0.5]]).item(), 3)  # sin 1.5 = 0.997
+        0.997
     """
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NNGPClassifier(Classifier, FullRankEstimator):
-    """The same for classes, as a regression on the logarithms of Dirichlet variables.
+    """A Gaussian process with the kernel of an infinitely wide network, for classes.
+
+    It is a regression on the logarithms of Dirichlet variables, in closed form:
+
+        G^ℓ = K(G^{ℓ−1}),  f_c ~ N(0, K(G^L)),  p(y | x) = E[softmax(f(x))_y]
 
     The arguments are those of ``FullRankDKMClassifier`` without ``nu``, which is ∞ here,
     ``divergence`` and ``likelihood``.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from gramian import NNGPClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = NNGPClassifier().fit(X[::5], y[::5])
+        >>> model.predict_proba(X).shape, model.score(X, y) > 0.9
+        ((150, 3), True)
     """
 
     alpha: float = 0.01

@@ -35,6 +35,8 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     are held as 8-bit numbers: uint8 as they are, any other type in 256 levels between the smallest
     and the largest value in training, and cut off there in prediction.
 
+        p(y | x) = E_q[softmax(f(x))_y],  q(f(x)) = N(mean, var)
+
     The defaults are for small images; ``num_inducing=(512, 1024, 2048), strides=(2, 2, 2),
     blocks_per_stage=3, whitening=True, crop_padding=4, flip=True, recipe="paper",
     skr_gamma_power=1, optimiser="adam", lr=0.01, schedule="steps", max_epochs=1200`` is the
@@ -57,6 +59,14 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
             number, 1 is published.
         optimiser: "muon" makes the steps of mixing matrices orthogonal, "adam" is published.
         batch_size: images per step; "auto": 64.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> from gramian import ConvDKMClassifier
+        >>> images, y = load_digits().images[:100], load_digits().target[:100]  # 8 × 8 pixels
+        >>> model = ConvDKMClassifier(num_inducing=(8, 8), max_epochs=2, random_state=0)
+        >>> model.fit(images, y).predict_proba(images).shape, model.image_shape_
+        ((100, 10), (1, 8, 8))
     """
 
     kind = "conv"

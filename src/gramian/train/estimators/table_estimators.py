@@ -95,6 +95,10 @@ class DKMClassifier(Classifier, TableEstimator):
     Gaussian process with ``num_inducing`` inducing points and a softmax on top. q of that Gaussian
     process follows natural gradients, everything else Adam.
 
+        p(y | x) = E_q[softmax(f(x))_y],  q(f(x)) = N(mean, var)
+
+    X are rows (n, features), y any labels (n,).
+
     Args:
         num_inducing: inducing points, at most as many as training rows; "auto": 100 for up to
             2,048 rows, then growing with the root of their number up to 256.
@@ -134,6 +138,14 @@ class DKMClassifier(Classifier, TableEstimator):
         history_: metrics per epoch.
         n_iter_: epochs trained, over all warm starts.
         n_features_in_: features.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from gramian import DKMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = DKMClassifier(num_inducing=10, max_epochs=10, random_state=0).fit(X, y)
+        >>> model.predict_proba(X).shape, model.score(X, y) > 0.9
+        ((150, 3), True)
     """
 
     defaults = TABLES["classes"]
@@ -149,9 +161,22 @@ class DKMRegressor(Regressor, TableEstimator):
     Further arguments are those of ``DKMClassifier``. Targets are standardised for training; several
     targets share the kernel and, in standardised units, the noise.
 
+        y = f(x) + σ ε,  q(f(x)) = N(mean, var);  of counts y ~ Poisson(exp f(x))
+
+    X are rows (n, features), y is (n,) or (n, targets).
+
     Args:
         likelihood: "gaussian"; "student_t", for targets with outliers; "poisson", for counts; or a
             custom ``gramian.Likelihood`` as "module.Class".
+
+    Example:
+        >>> import numpy as np
+        >>> from gramian import DKMRegressor
+        >>> x = np.linspace(-1, 1, 30)[:, None]
+        >>> model = DKMRegressor(max_epochs=10, random_state=0).fit(x, np.sin(3 * x[:, 0]))
+        >>> mean, std = model.predict([[0.5], [5.0]], return_std=True)
+        >>> mean.shape, bool(std[0] < std[1])  # more is unknown far away
+        ((2,), True)
     """
 
     defaults = TABLES["real"]

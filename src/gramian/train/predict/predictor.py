@@ -61,6 +61,14 @@ class Predictor:
         class_names: of a classifier; empty for a regression.
         seed: of the Monte-Carlo samples.
         calibration: of a classifier's logits (``calibrate``); None as trained.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> from gramian import Predictor
+        >>> images = (load_digits().images[:3] * 255 / 16).astype("uint8")  # 0, 1 and 2
+        >>> found = Predictor.from_pretrained("pretrained:digits").predictions(images)
+        >>> found["probabilities"].shape, found["probabilities"].argmax(1)
+        (torch.Size([3, 10]), tensor([0, 1, 2]))
     """
 
     model: Trainable | FullRankModel
