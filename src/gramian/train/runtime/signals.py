@@ -29,9 +29,14 @@ class Stopped(Explained, KeyboardInterrupt):
 
 
 class StopSignals:
-    """Within this context the first signal is only noted; a second one interrupts at once."""
+    """Within this context the first signal is only noted; a second one interrupts at once.
 
-    def __init__(self) -> None:
+    Args:
+        insist: whether it does; False for work that hears signals by itself, and ends soon.
+    """
+
+    def __init__(self, insist: bool = True) -> None:
+        self.insist = insist
         self.received: int | None = None
         self._before: dict[int, object] = {}
 
@@ -51,6 +56,6 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
+        if self.received is not None and self.insist:
             raise KeyboardInterrupt
         self.received = number

@@ -67,7 +67,7 @@ def run(words: Sequence[str]) -> None:
             app, log_level="warning", access_log=False, limit_concurrency=limits.connections,
             timeout_graceful_shutdown=5, server_header=False,
         )  # fmt: skip
-        with StopSignals() as signals:  # the server ends its requests, then passes the signal on
+        with StopSignals(insist=False) as signals:  # the server ends its requests, and passes on
             uvicorn.Server(settings).run(sockets=[listening])
         if signals.received is not None:
             raise Stopped(signals.received)
