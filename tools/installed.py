@@ -105,7 +105,7 @@ def use_log(installed: Environment, demo: Path, source: Path) -> None:
     """A run whose curves TensorBoard reads."""
     installed.gramian(*command_of("log", demo))
     tags = installed.code(EVENTS)
-    expect("train_objective" in tags, f"TensorBoard finds only {tags}")
+    expect("objective" in tags, f"TensorBoard finds only {tags}")
 
 
 def use_slurm(installed: Environment, demo: Path, source: Path) -> None:
