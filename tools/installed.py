@@ -32,7 +32,7 @@ print(events.Reload().Tags()["scalars"])
 ONNX = """
 import numpy, onnxruntime
 session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-images = numpy.load(DIGITS)["x"].astype("float32")
+images = numpy.load(DIGITS)["x"].astype("uint8")
 (probabilities,) = session.run(["probabilities"], {session.get_inputs()[0].name: images})
 print(probabilities.shape)
 """
@@ -123,12 +123,18 @@ def use_tune(installed: Environment, demo: Path, source: Path) -> None:
 def use_serve(installed: Environment, demo: Path, source: Path) -> None:
     """The page and an answer from a server of its own."""
     words = [installed.python, "-m", "gramian", *command_of("serve", demo)]
-    with subprocess.Popen(
-        words, cwd=installed.work, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as server:
+    log = installed.work / "serve.log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            words, cwd=log.parent, env=environment(), stdout=subprocess.PIPE, stderr=errors
+        ) as server,
+    ):
         try:
             assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"]
+            line = server.stdout.readline()
+            expect(line != b"", f"gramian serve does not start:\n{log.read_text()}")
+            url = json.loads(line)["url"]
             expect(b"<html" in fetch(url), "the page of gramian serve is none")
             question = json.dumps({"inputs": [[[[0] * 8] * 8]]}).encode()
             answer = json.loads(fetch(f"{url}predict", question))

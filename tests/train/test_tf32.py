@@ -17,11 +17,16 @@ from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped
 from gramian.train.runtime.tf32 import FACTORS, emulate_tf32, round_to_tf32
 from tests.train.test_trainer import stop_after
-from tests.train.tiny import assert_same_weights, config, trainer, weights
+from tests.train.tiny import (
+    assert_same_weights,
+    can_emulate_tf32,
+    config,
+    needs_tf32_emulation,
+    trainer,
+    weights,
+)
 
 aten = torch.ops.aten
-can_emulate = hasattr(torch.library, "get_kernel")
-needs_emulation = pytest.mark.skipif(not can_emulate, reason="tf32-emulated needs PyTorch 2.9")
 
 
 def randn(*shape, seed=0):
@@ -133,7 +138,7 @@ PRODUCTS = {
 }
 
 
-@needs_emulation
+@needs_tf32_emulation
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_product_inside_is_that_of_rounded_factors_bit_for_bit(name, inference):
@@ -145,7 +150,7 @@ def test_a_product_inside_is_that_of_rounded_factors_bit_for_bit(name, inference
     assert not torch.equal(inside, product(*arguments))
 
 
-@needs_emulation
+@needs_tf32_emulation
 @pytest.mark.parametrize("name", ["mm", "matmul", "addmm", "bmm", "conv2d"])
 def test_gradients_are_products_of_rounded_factors_too(name):
     product, arguments, factors = PRODUCTS[name]
@@ -166,7 +171,7 @@ def test_gradients_are_products_of_rounded_factors_too(name):
         assert not torch.equal(inside[i], outside[i])
 
 
-@needs_emulation
+@needs_tf32_emulation
 def test_nothing_else_changes():
     plain = A @ B
     with pytest.raises(KeyError), emulate_tf32():
@@ -179,7 +184,7 @@ def test_nothing_else_changes():
     assert all(torch.equal(a, b) for a, b in zip(inside, outside, strict=True))
 
 
-@needs_emulation
+@needs_tf32_emulation
 def test_the_written_out_gradients_of_a_pass():
     X, R, dU, de = randn(40, 6), randn(6, 9, seed=1), randn(40, 9, seed=2), randn(40, seed=3)
     leaves = [X.clone().requires_grad_(), R.clone().requires_grad_()]
@@ -194,7 +199,7 @@ def test_the_written_out_gradients_of_a_pass():
     assert torch.equal(leaves[1].grad, r(X).mT @ r(Z))
 
 
-@needs_emulation
+@needs_tf32_emulation
 def test_the_written_out_gradients_of_a_congruence():
     C, Phi, dK = randn(5, 9, 4), randn(4, 4, seed=1), randn(5, 5, seed=2)
     Phi = Phi + Phi.T
@@ -211,7 +216,7 @@ def test_the_written_out_gradients_of_a_congruence():
     assert torch.equal(leaves[1].grad, r(C.flatten(0, 1)).mT @ r(S_C.view(45, 4)) / 2)
 
 
-@needs_emulation
+@needs_tf32_emulation
 def test_a_large_symmetric_product():
     A = randn(512, 3)
     with emulate_tf32():
@@ -269,7 +274,7 @@ EMULATED = {"precision": "tf32-emulated", "max_epochs": 2}
 
 @pytest.fixture(scope="module")
 def emulated():
-    if not can_emulate:
+    if not can_emulate_tf32:
         pytest.skip("tf32-emulated needs PyTorch 2.9")
     run = trainer(config(**EMULATED))
     run.fit()
