@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PIP := -m pip install --quiet --quiet --disable-pip-version-check
+OLDEST := python3.11
+CONSTRAINTS ?= constraints.txt constraints-oldest.txt
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1  /p' $(MAKEFILE_LIST)
@@ -20,9 +23,16 @@ check: $(READY)  ## formatting, lint, types, import order, then all tests with c
 	$(MAKE) test PYTEST_ADDOPTS="--cov --cov-report=term:skip-covered --cov-fail-under=95"
 
 docs: $(READY)  ## build the site into docs/_build/html, with its tutorials run; warnings are errors
-	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+test-oldest: .venv-oldest/.ready  ## all tests on the oldest dependencies that pyproject.toml allows
+	.venv-oldest/bin/pytest -W default
+
+release: $(READY)  ## sdist and wheel, twice; tried in empty environments; licences; then dist/
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[release]'
+	$(BIN)/python -m tools.release --constraints $(CONSTRAINTS)
 
 test-gpu: $(READY)  ## on a machine with a GPU: parity there, precisions, a resumed run, two processes
 	GRAMIAN_TEST_DEVICE=cuda $(BIN)/pytest -n0 tests/parity tests/test_cuda.py
@@ -33,7 +43,7 @@ test-slurm: $(READY)  ## a table as jobs on a real Slurm of one node, from Debia
 	GRAMIAN_SLURM=1 $(BIN)/pytest -n0 -s tests/slurm
 
 clean:  ## remove .venv and everything that tools have left behind
-	rm -rf .venv docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
+	rm -rf .venv .venv-oldest docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 browser:  # for the report's own test, which is skipped without one; BROWSER=no installs none
@@ -46,9 +56,16 @@ browser:  # for the report's own test, which is skipped without one; BROWSER=no 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Old packages warn of newer ones below them, so there a warning is no error. FastAPI's old test
+# client wants httpx.
+.venv-oldest/.ready: pyproject.toml constraints-oldest.txt
+	$(OLDEST) -m venv --clear .venv-oldest
+	.venv-oldest/bin/python $(PIP) -c constraints-oldest.txt -e '.[test]' httpx
 	touch $@
 
 export PYTEST_ADDOPTS
-.PHONY: help demo docs test test-gpu test-slurm check clean browser
+.PHONY: help demo docs release test test-oldest test-gpu test-slurm check clean browser
 .DEFAULT_GOAL := help

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -50,13 +51,22 @@ def steps_done(folder: Path) -> int:
 
 def wait_for_steps(process: subprocess.Popen[str], folder: Path, steps: int) -> psutil.Process:
     """Wait until there is a second process and so many steps are saved; returns the process."""
-    deadline, children = time.monotonic() + 200, []
-    while not children or steps_done(folder) < steps:
+    deadline, second = time.monotonic() + 200, None
+    while second is None or steps_done(folder) < steps:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-        children = psutil.Process(process.pid).children()
-    return children[0]
+        second = second_process(process)
+    return second
+
+
+def second_process(process: subprocess.Popen[str]) -> psutil.Process | None:
+    """The other process of a run; libraries start short ones, too, such as lscpu."""
+    for child in psutil.Process(process.pid).children():
+        with suppress(psutil.Error):  # it may have ended
+            if "gramian.__main__" in child.cmdline():
+                return child
+    return None
 
 
 def saved_weights(folder: Path) -> dict[str, torch.Tensor]:

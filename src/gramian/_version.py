@@ -6,4 +6,4 @@ Example:
     True
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

@@ -63,7 +63,7 @@ def test_the_gradients_of_a_convolution_are_two_more():
 
 def training_step(model: ConvDKM, batch: int) -> None:
     """Inducing chain, forward, objective and backward, on the default device."""
-    device = torch.get_default_device()
+    device = torch.empty(0).device
     noise = {path: z.to(device) for path, z in model.draw_noise(generator()).items()}
     samples = model.draw_samples(batch, generator()).to(device)
     images, labels = torch.zeros(batch, *model.data_shape), torch.zeros(batch, dtype=torch.int64)

@@ -25,6 +25,7 @@ from gramian.gram.errors import NegativeVarianceError
 from gramian.train.data.downloads.releases import REGISTRY
 from gramian.train.runtime.signals import Stopped
 from gramian.train.trainer import Trainer, TrainingFailed
+from tests.train.tiny import needs_tf32_emulation
 
 SHORT = Changes(epochs=12, data="digits", train_size=48)
 TINY = ["--data", "digits", "--train_size", "48", "--epochs", "2", "--quiet"]
@@ -71,6 +72,7 @@ def test_the_terminal_shows_the_table(tmp_path, capsys):
     assert "small scale" in text
 
 
+@needs_tf32_emulation
 def test_stability_is_run_in_both_precisions_seed_by_seed(tmp_path, capsys, monkeypatch):
     order, run_one = [], table_runs.run_one
 

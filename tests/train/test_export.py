@@ -154,7 +154,7 @@ def test_clamped_variances_count_as_zero_in_the_graph_too():
     model = predictor(replace(SMALLEST, variance_check=VarianceCheck(clamp=True)))
     module, x = ExportedModel(model), random_data(model, 4)
     module.frozen.output.spread.fill_(-1e6)
-    output = torch.export.export(module, (x,)).module()(x)
+    output = torch.export.export(module, (x,), strict=False).module()(x)
     assert output["latent_variance"].eq(0).all()
     assert output["probabilities"].isfinite().all()
 

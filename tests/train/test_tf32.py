@@ -17,7 +17,14 @@ from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped
 from gramian.train.runtime.tf32 import FACTORS, emulate_tf32, round_to_tf32
 from tests.train.test_trainer import stop_after
-from tests.train.tiny import assert_same_weights, config, trainer, weights
+from tests.train.tiny import (
+    assert_same_weights,
+    can_emulate_tf32,
+    config,
+    needs_tf32_emulation,
+    trainer,
+    weights,
+)
 
 aten = torch.ops.aten
 
@@ -131,6 +138,7 @@ PRODUCTS = {
 }
 
 
+@needs_tf32_emulation
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_product_inside_is_that_of_rounded_factors_bit_for_bit(name, inference):
@@ -142,6 +150,7 @@ def test_a_product_inside_is_that_of_rounded_factors_bit_for_bit(name, inference
     assert not torch.equal(inside, product(*arguments))
 
 
+@needs_tf32_emulation
 @pytest.mark.parametrize("name", ["mm", "matmul", "addmm", "bmm", "conv2d"])
 def test_gradients_are_products_of_rounded_factors_too(name):
     product, arguments, factors = PRODUCTS[name]
@@ -162,6 +171,7 @@ def test_gradients_are_products_of_rounded_factors_too(name):
         assert not torch.equal(inside[i], outside[i])
 
 
+@needs_tf32_emulation
 def test_nothing_else_changes():
     plain = A @ B
     with pytest.raises(KeyError), emulate_tf32():
@@ -174,6 +184,7 @@ def test_nothing_else_changes():
     assert all(torch.equal(a, b) for a, b in zip(inside, outside, strict=True))
 
 
+@needs_tf32_emulation
 def test_the_written_out_gradients_of_a_pass():
     X, R, dU, de = randn(40, 6), randn(6, 9, seed=1), randn(40, 9, seed=2), randn(40, seed=3)
     leaves = [X.clone().requires_grad_(), R.clone().requires_grad_()]
@@ -188,6 +199,7 @@ def test_the_written_out_gradients_of_a_pass():
     assert torch.equal(leaves[1].grad, r(X).mT @ r(Z))
 
 
+@needs_tf32_emulation
 def test_the_written_out_gradients_of_a_congruence():
     C, Phi, dK = randn(5, 9, 4), randn(4, 4, seed=1), randn(5, 5, seed=2)
     Phi = Phi + Phi.T
@@ -204,6 +216,7 @@ def test_the_written_out_gradients_of_a_congruence():
     assert torch.equal(leaves[1].grad, r(C.flatten(0, 1)).mT @ r(S_C.view(45, 4)) / 2)
 
 
+@needs_tf32_emulation
 def test_a_large_symmetric_product():
     A = randn(512, 3)
     with emulate_tf32():
@@ -261,6 +274,8 @@ EMULATED = {"precision": "tf32-emulated", "max_epochs": 2}
 
 @pytest.fixture(scope="module")
 def emulated():
+    if not can_emulate_tf32:
+        pytest.skip("tf32-emulated needs PyTorch 2.9")
     run = trainer(config(**EMULATED))
     run.fit()
     return run
@@ -277,7 +292,7 @@ def test_a_run_has_other_numbers_than_float32_but_like_ones(emulated):
 
 
 def test_an_old_torch_is_refused(monkeypatch):
-    monkeypatch.delattr(torch.library, "get_kernel")
+    monkeypatch.delattr(torch.library, "get_kernel", raising=False)
     with pytest.raises(ConfigError, match=r"tf32-emulated needs PyTorch 2\.9"):
         Engine(precision="tf32-emulated")
 

@@ -1,6 +1,7 @@
 """A task and a model that train in a second."""
 
 import numpy as np
+import pytest
 import torch
 
 from gramian import SKR, Bandwidth, ConvDKMConfig, Predictor, fit
@@ -10,6 +11,11 @@ from gramian.train.defaults import IMAGE_MODEL
 from gramian.train.runtime.engine import Engine
 from gramian.train.task import Task, fit_model_config
 from gramian.train.trainer import Trainer
+
+can_emulate_tf32 = hasattr(torch.library, "get_kernel")
+needs_tf32_emulation = pytest.mark.skipif(
+    not can_emulate_tf32, reason="precision tf32-emulated needs PyTorch 2.9"
+)
 
 MODEL = ConvDKMConfig(
     num_inducing=(8, 8),

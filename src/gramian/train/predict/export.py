@@ -135,9 +135,12 @@ def trace(predictor: Predictor) -> ExportedProgram:
         model = ExportedModel(predictor)
     except ValueError as error:  # says why the model cannot be frozen
         raise ConfigError(str(error)) from error
+    sizes = Dim(
+        "batch", max=2**31
+    )  # PyTorch 2.7 wants a bound, and strict=False is no default there
     with torch.no_grad():
         program = torch.export.export(
-            model, (random_data(predictor, 2),), dynamic_shapes={"x": {0: Dim("batch")}}
+            model, (random_data(predictor, 2),), dynamic_shapes={"x": {0: sizes}}, strict=False
         )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +93,24 @@ def check_state(state: State) -> None:
 def digest(value: Any) -> str:
     """SHA-256 over the structure and the bytes of all tensors."""
     sha = hashlib.sha256()
-    _feed(sha, value)
+    _feed(sha.update, value)
     return sha.hexdigest()
 
 
-def _feed(sha: hashlib._Hash, value: Any) -> None:
+def _feed(update: Callable[[Any], None], value: Any) -> None:
     if isinstance(value, Tensor):
-        sha.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        update(f"{value.dtype}{tuple(value.shape)}".encode())
+        update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            sha.update(f"{key!r}:".encode())
-            _feed(sha, item)
+            update(f"{key!r}:".encode())
+            _feed(update, item)
     elif isinstance(value, list | tuple):
-        sha.update(f"[{len(value)}".encode())
+        update(f"[{len(value)}".encode())
         for item in value:
-            _feed(sha, item)
+            _feed(update, item)
     else:
-        sha.update(json.dumps(value).encode())
+        update(json.dumps(value).encode())
 
 
 def differences(before: State, now: State, free: Collection[str]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Programs for those who publish the package; nothing of it is in the package."""
