@@ -33,6 +33,7 @@ IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.
             "constraints.txt", "constraints-oldest.txt", "docs/index.md", "tests/conftest.py",
             "examples/digits.py")  # fmt: skip
 NOT_IN_SDIST = ("tests/fixtures/", "dist/", "runs/", ".venv")
+BESIDE = {"docs/ERRORS.md": "gramian/experiments/cli/commands/ERRORS.md"}  # for gramian help
 MOST_BYTES = 10_000_000  # of a file; PyPI takes ten times as much
 
 
@@ -152,8 +153,9 @@ def names_in(path: Path) -> list[str]:
 
 
 def check_wheel(names: Sequence[str], committed: Collection[str]) -> None:
-    """All committed files of the package, data and py.typed too, and its metadata."""
+    """All committed files of the package, data and py.typed too, the page of errors, metadata."""
     package = {name.removeprefix("src/") for name in committed if name.startswith(PACKAGE)}
+    package |= {BESIDE[name] for name in committed if name in BESIDE}
     found = {name for name in names if ".dist-info/" not in name}
     if found != package:
         raise ReleaseError(
