@@ -337,7 +337,7 @@ NAN[7, 2] = np.nan
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": ROWS}, "must hold the arrays x_train, .* or x, y; it holds x$"),
+        ({"x": ROWS}, "must hold the arrays x_train, .* or x, y; it holds x\n"),
         ({}, "it holds none"),
         ({"x_train": ROWS, "y_train": LABELS, "x_test": ROWS}, "it holds x_test, x_train, y_train"),
         ({"x": ROWS, "y": np.array([{}] * 20)}, "y holds Python objects"),
