@@ -11,23 +11,20 @@ from pathlib import Path
 # SPDX identifiers, all permissive but MPL-2.0, whose duties concern only changes of its own files;
 # and BSD, for the many that do not say which of them.
 ALLOWED = {
-    "0BSD", "Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "HPND", "ISC", "MIT",
-    "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Python-2.0", "Unlicense", "Zlib",
+    "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD", "BSD-2-Clause", "BSD-3-Clause",
+    "BSL-1.0", "CC0-1.0", "HPND", "ISC", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0",
+    "Python-2.0", "Unlicense", "Zlib",
 }  # fmt: skip
 # What packages say instead, in lower case; classifiers by their last part.
 OTHER_NAMES = {
     "3-clause bsd license": "BSD-3-Clause",
     "apache 2.0": "Apache-2.0",
-    "apache license 2.0": "Apache-2.0",
-    "apache license, version 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
-    "bsd 3-clause": "BSD-3-Clause",
     "bsd license": "BSD",
     "historical permission notice and disclaimer (hpnd)": "HPND",
     "isc license (iscl)": "ISC",
     "mit license": "MIT",
     "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
-    "new bsd": "BSD-3-Clause",
     "python software foundation license": "PSF-2.0",
 }
 # Packages, by pattern, whose licence is another or is not said in a way that a program can read.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -75,7 +76,7 @@ def release(folder: Path, constraints: Sequence[Path], python: str) -> None:
         all_packages = try_installed(tried, wheel, version, source, path.resolve(), python)
         if number == 0:
             write_licences(all_packages, built / f"gramian-{version}-licences.txt")
-            write_bill(all_packages[0], source, built / f"gramian-{version}.cdx.json")
+            write_bill(all_packages[0], source, version, built / f"gramian-{version}.cdx.json")
         shutil.rmtree(tried)
     sums = "".join(f"{digest(path)}  {path.name}\n" for path in sorted(built.iterdir()))
     (built / "SHA256SUMS").write_text(sums)
@@ -184,12 +185,13 @@ def try_installed(
     say(", ".join(versions(plain)))
     demo = check_plain(plain, version)
     for extra, use in USES.items():
-        if extra != "docs":  # no command needs it
+        missing = "" if extra == "docs" else ", and is named where it is missing"
+        if missing:  # no command needs docs
             check_missing(plain, extra, demo)
         with_extra = Environment.create(folder / extra, python, below=plain)
         with_extra.install(f"{wheel}[{extra}]", constraints)
         use(with_extra, demo, source)
-        say(f"gramian[{extra}]: works, and is named where it is missing")
+        say(f"gramian[{extra}]: works{missing}")
     everything = Environment.create(folder / "everything", python, below=plain)
     everything.install(f"{wheel}[{','.join(USES)}]", constraints)
     return [everything, plain]
@@ -213,12 +215,14 @@ def write_licences(environments: Sequence[Environment], path: Path) -> None:
     say(f"licences: {len(lines)} packages, all allowed or with a reason")
 
 
-def write_bill(installed: Environment, source: Path, path: Path) -> None:
+def write_bill(installed: Environment, source: Path, version: str, path: Path) -> None:
     """The software bill of materials, as CycloneDX; it is the same when made again."""
-    words = ["--pyproject", str(source / "pyproject.toml"), "--output-reproducible"]
-    tool = [sys.executable, "-m", "cyclonedx_py", "environment", *words]
-    run([*tool, "--output-file", str(path), installed.python])
-    say(f"bill of materials: {path.name}")
+    tool = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
+    ours = ["--pyproject", str(source / "pyproject.toml"), "--mc-type", "library"]
+    bill = json.loads(run([*tool, *ours, installed.python]))
+    bill["metadata"]["component"]["version"] = version  # which pyproject.toml does not say
+    path.write_text(json.dumps(bill, indent=2) + "\n")
+    say(f"bill of materials: {len(bill['components'])} packages")
 
 
 def git(*words: str) -> str:
