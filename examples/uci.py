@@ -155,7 +155,7 @@ class Entry:
 
 
 BOOSTING = HistGradientBoostingRegressor(early_stopping=True, max_iter=500, random_state=0)
-MLP = MLPRegressor((128, 128), early_stopping=True, max_iter=500, random_state=0)
+MLP = MLPRegressor(hidden_layer_sizes=(128, 128), early_stopping=True, max_iter=500, random_state=0)
 ENTRIES = {
     "dkm": Entry("`DKMRegressor()`", default, [{}]),
     "exact_gp": Entry("exact GP, GPyTorch", exact_gp, [{}], most=2000),
