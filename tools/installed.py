@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools.environments import Environment, ReleaseError, environment
+from tools.environments import Environment, ReleaseError, environment, run
 
 DEMO = ("train", "--preset", "digits", "--max_epochs", "1", "--quiet", "--output", "runs")
 DIGITS = """
@@ -37,10 +37,8 @@ def check_plain(plain: Environment, version: str) -> Path:
     """Import, version, the demo's short form and predictions; the demo's run folder."""
     for line in ("import gramian", "from gramian import DKMClassifier"):
         say(f"{line}: {seconds(plain, line):.2f} s")
-    program = subprocess.run(
-        [plain.folder / "bin" / "gramian", "--version"], capture_output=True, text=True
-    )
-    expect(program.stdout == f"gramian {version}\n", f"gramian --version: {program}")
+    said = run([str(plain.folder / "bin" / "gramian"), "--version"], plain.work)
+    expect(said == f"gramian {version}\n", f"gramian --version says {said}")
     expect(version in plain.gramian("info"), "gramian info does not name its version")
     start = time.perf_counter()
     plain.gramian(*DEMO, "--name", "demo")

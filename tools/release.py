@@ -35,6 +35,12 @@ IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.
             "examples/digits.py")  # fmt: skip
 NOT_IN_SDIST = ("tests/fixtures/", "dist/", "runs/", ".venv")
 BESIDE = {"docs/ERRORS.md": "gramian/experiments/cli/commands/ERRORS.md"}  # for gramian help
+VERSIONS = """
+import platform
+from importlib.metadata import version
+names = "torch", "numpy", "scipy", "scikit-learn"
+print("python", platform.python_version(), *(f"- {name} {version(name)}" for name in names))
+"""
 MOST_BYTES = 10_000_000  # of a file; PyPI takes ten times as much
 
 
@@ -182,7 +188,7 @@ def try_installed(
     plain = Environment.create(folder / "plain", python)
     plain.install(str(wheel), constraints)
     print(f"{constraints.name}, {plain.module('platform').strip()}:")
-    say(", ".join(versions(plain)))
+    say(plain.code(VERSIONS).strip())
     demo = check_plain(plain, version)
     for extra, use in USES.items():
         missing = "" if extra == "docs" else ", and is named where it is missing"
@@ -195,14 +201,6 @@ def try_installed(
     everything = Environment.create(folder / "everything", python, below=plain)
     everything.install(f"{wheel}[{','.join(USES)}]", constraints)
     return [everything, plain]
-
-
-def versions(installed: Environment) -> list[str]:
-    """The versions that matter most."""
-    names = ("torch", "numpy", "scipy", "scikit-learn")
-    code = f"from importlib.metadata import version\nfor n in {names}: print(n, version(n))"
-    return ["python " + installed.code("import platform; print(platform.python_version())").strip(),
-            *installed.code(code).splitlines()]  # fmt: skip
 
 
 def write_licences(environments: Sequence[Environment], path: Path) -> None:
