@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+import uvicorn
 from fastapi import FastAPI, HTTPException, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
@@ -56,6 +58,18 @@ class Metrics:
         self.seconds = Histogram("gramian_request_seconds", "of a request", registry=all_)
         self.batch = Histogram("gramian_batch_data", "of a batch", buckets=SIZES, registry=all_)
         self.waiting = Gauge("gramian_waiting_data", "that nobody works on yet", registry=all_)
+
+
+class Server(uvicorn.Server):
+    """Ends at the first signal, within the seconds that its requests may take, and not sooner.
+
+    At a second Ctrl-C uvicorn's own would leave the application behind, with a traceback.
+    """
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal counts."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
 
 
 def build_app(

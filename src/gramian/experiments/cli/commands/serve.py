@@ -41,7 +41,7 @@ def run(words: Sequence[str]) -> None:
         import uvicorn
 
         from gramian.experiments.serve.guard import Limits
-        from gramian.experiments.serve.server import build_app
+        from gramian.experiments.serve.server import Server, build_app
         from gramian.train.runtime.signals import Stopped, StopSignals
     except ImportError as error:
         raise MissingExtraError("gramian serve", "serve") from error
@@ -68,7 +68,7 @@ def run(words: Sequence[str]) -> None:
             timeout_graceful_shutdown=5, server_header=False,
         )  # fmt: skip
         with StopSignals(insist=False) as signals:  # the server ends its requests, and passes on
-            uvicorn.Server(settings).run(sockets=[listening])
+            Server(settings).run(sockets=[listening])
         if signals.received is not None:
             raise Stopped(signals.received)
 
