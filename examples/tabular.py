@@ -44,22 +44,27 @@ def svgp(
     num_inducing: int = NUM_INDUCING,
     batch_size: int | None = None,
     lr: float = 0.05,
+    natural_lr: float | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Any:
     """GPyTorch's sparse variational Gaussian process, one lengthscale a feature.
 
     RBF kernel, learned inducing points that start at random rows, ``steps`` steps of Adam, on all
-    data or on random batches; with batches the rate falls to 0. Returns class probabilities, or
-    mean and deviation.
+    data or on random batches; with batches the rate falls to 0. With ``natural_lr`` the variational
+    distribution takes natural gradients instead. Returns class probabilities, or mean and deviation.
     """
     torch.manual_seed(0)
-    X, T = torch.tensor(x), torch.tensor(x_test)
+    X, T = torch.tensor(x, dtype=dtype), torch.tensor(x_test, dtype=dtype)
     count = max(num_classes, 1)
     start = X[torch.randperm(len(X))[:num_inducing]].repeat(count, 1, 1)
 
     class Model(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         def __init__(self) -> None:
             batch = torch.Size([count])
-            q = gpytorch.variational.CholeskyVariationalDistribution(start.shape[1], batch)
+            family = gpytorch.variational.CholeskyVariationalDistribution
+            if natural_lr is not None:
+                family = gpytorch.variational.NaturalVariationalDistribution
+            q = family(start.shape[1], batch_shape=batch)
             strategy: Any = gpytorch.variational.VariationalStrategy(self, start, q)
             strategy = gpytorch.variational.IndependentMultitaskVariationalStrategy(
                 strategy, num_tasks=count
@@ -80,22 +85,27 @@ def svgp(
         targets = torch.tensor(y)
     else:
         likelihood = gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=1)
-        targets = torch.tensor(y)[:, None]
-    model = Model().double()
-    likelihood = likelihood.double()
+        targets = torch.tensor(y, dtype=dtype)[:, None]
+    model = Model().to(dtype)
+    likelihood = likelihood.to(dtype)
     elbo = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
-    parameters = [*model.parameters(), *likelihood.parameters()]
-    optimiser = torch.optim.Adam(parameters, lr)
+    others = model.parameters() if natural_lr is None else model.hyperparameters()
+    optimisers: list[Any] = [torch.optim.Adam([*others, *likelihood.parameters()], lr)]
+    if natural_lr is not None:
+        q = model.variational_parameters()
+        optimisers.append(gpytorch.optim.NGD(q, num_data=len(X), lr=natural_lr))
     with gpytorch.settings.num_likelihood_samples(32):
         for step in range(steps):
             rows: Any = slice(None)
             if batch_size is not None:
                 rows = torch.randint(len(X), (batch_size,))
-                optimiser.param_groups[0]["lr"] = lr * (1 - step / steps)
-            optimiser.zero_grad()
+                optimisers[0].param_groups[0]["lr"] = lr * (1 - step / steps)
+            for optimiser in optimisers:
+                optimiser.zero_grad()
             loss = -elbo(model(X[rows]), targets[rows])
             loss.backward()
-            optimiser.step()
+            for optimiser in optimisers:
+                optimiser.step()
     model.eval()
     likelihood.eval()
     with torch.no_grad(), gpytorch.settings.num_likelihood_samples(500):

@@ -57,13 +57,14 @@ Model = Callable[[Tensor], Answer]
 
 SKR = {"model.skr.gamma_fraction": 0.25, "model.skr.gamma_power": 0.0}
 KEPT = {"model.unexplained": "kept"}
+BY_IMAGE = {"model.norm.data": "image"}  # no image is louder than another
 METHODS: dict[str, dict[str, Any]] = {
     "DKM": {},
     "network": BESIDE_MUON,
     "DKM with SKR": SKR,
     "MC dropout": BESIDE_MUON,
-    "DKM without whitening": {"model.whitening": False},
     "DKM, variance kept": KEPT,
+    "DKM, variance kept, norm by image": KEPT | BY_IMAGE,
     "DKM with SKR, variance kept": SKR | KEPT,
 }
 
