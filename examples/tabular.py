@@ -51,7 +51,8 @@ def svgp(
 
     RBF kernel, learned inducing points that start at random rows, ``steps`` steps of Adam, on all
     data or on random batches; with batches the rate falls to 0. With ``natural_lr`` the variational
-    distribution takes natural gradients instead. Returns class probabilities, or mean and deviation.
+    distribution takes natural gradients instead. Returns class probabilities, or mean and
+    deviation.
     """
     torch.manual_seed(0)
     X, T = torch.tensor(x, dtype=dtype), torch.tensor(x_test, dtype=dtype)
