@@ -9,7 +9,7 @@ import torch
 
 from gramian import FullRankConfig, FullRankDKM, NotPSDError, deep_linear_optimum
 from gramian.nn.steps.kernels import Jitter
-from gramian.train.lbfgs import maximise_, maximise_from_nngp_
+from gramian.train.lbfgs import maximise_, maximise_from_nngp_, search_
 from tests.samples import generator
 
 CONFIG = FullRankConfig(
@@ -154,7 +154,23 @@ def test_too_few_iterations_are_told():
     search = maximise_(build()[0], max_iter=2)
     assert not search.converged
     assert "LIMIT" in search.message
+    assert search.at_limit
+    assert search.remedy == "raise max_iter or tol"
     assert len(search.objectives) == 3
+
+
+def test_a_search_that_finds_no_step_does_not_ask_for_more_iterations():
+    parameter = torch.nn.Parameter(torch.ones(2))
+
+    def wrong_way():  # the gradient points downhill: every step looks bad
+        true = -parameter.square().sum()
+        return 2 * true.detach() - true
+
+    search = search_([parameter], wrong_way, max_iter=50, tol=1e-7)
+    assert not search.converged
+    assert not search.at_limit
+    assert "more iterations would not help" in search.remedy
+    assert torch.equal(parameter, torch.ones(2))
 
 
 @kinds

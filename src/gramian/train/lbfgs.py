@@ -28,6 +28,17 @@ class Search:
     objectives: list[float]  # at the start, and after each iteration
     converged: bool
     message: str
+    at_limit: bool = False  # there were more steps to take; if neither, none could be found
+
+    @property
+    def remedy(self) -> str:
+        """What to change if it has not converged."""
+        if self.at_limit:
+            return "raise max_iter or tol"
+        return (
+            "no step raises the objective any more, and more iterations would not help. The "
+            "best values found are kept. A larger tol or kernel_jitter makes it smoother"
+        )
 
 
 def maximise_(
@@ -122,7 +133,8 @@ def search_(
         vector_to_parameters(best, parameters)
         for parameter in parameters:
             parameter.grad = None
-    return Search(objectives, bool(found.success), str(found.message))
+    at_limit = found.status == 1  # iterations or evaluations; 2 is a line search that failed
+    return Search(objectives, bool(found.success), str(found.message), at_limit)
 
 
 def maximise_from_nngp_(
@@ -161,7 +173,7 @@ def maximise_from_nngp_(
 
         result = maximise_(part, noise, max_iter=max_iter, tol=tol, on_iteration=show)
         objectives = [*so_far, *result.objectives[bool(so_far) :]]
-        found = Search(objectives, result.converged, result.message)
+        found = replace(result, objectives=objectives)
 
     try:
         if nngp.output is not None:

@@ -94,7 +94,7 @@ class FullRankEstimator(Estimator):
         if not search.converged:
             warnings.warn(
                 f"no convergence after {self.n_iter_} iterations ({search.message}): "
-                "raise max_iter or tol",
+                f"{search.remedy}",
                 ConvergenceWarning,
                 stacklevel=2,
             )
