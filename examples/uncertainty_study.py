@@ -49,7 +49,7 @@ from gramian.train.task import Task, load_task
 
 NUM_SPOILT = 2000  # test images that are corrupted, or compared with others
 MEMBERS = 5
-DROPOUT, PASSES = 0.1, 10
+DROPOUT, PASSES = 0.05, 10
 SETS = ("cifar10", "fashion_mnist", "mnist")
 Scores = dict[str, Array]
 Answer = tuple[Array, Scores]
@@ -58,11 +58,12 @@ Model = Callable[[Tensor], Answer]
 SKR = {"model.skr.gamma_fraction": 0.25, "model.skr.gamma_power": 0.0}
 KEPT = {"model.unexplained": "kept"}
 BY_IMAGE = {"model.norm.data": "image"}  # no image is louder than another
+NETWORK = BESIDE_MUON | {"lr": 0.03}  # rate and dropout by validation at this size
 METHODS: dict[str, dict[str, Any]] = {
     "DKM": {},
-    "network": BESIDE_MUON,
+    "network": NETWORK,
     "DKM with SKR": SKR,
-    "MC dropout": BESIDE_MUON,
+    "MC dropout": NETWORK,
     "DKM, variance kept": KEPT,
     "DKM, variance kept, norm by image": KEPT | BY_IMAGE,
     "DKM with SKR, variance kept": SKR | KEPT,
