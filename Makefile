@@ -27,7 +27,7 @@ docs: $(READY)  ## build the site into docs/_build/html, with its tutorials run;
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-test-oldest: .venv-oldest/.ready  ## all tests on the oldest dependencies that pyproject.toml allows
+test-oldest: .venv-oldest/.ready browser  ## all tests on the oldest dependencies that pyproject.toml allows
 	.venv-oldest/bin/pytest -W default
 
 release: $(READY)  ## sdist and wheel, twice; tried in empty environments; licences; then dist/
@@ -46,7 +46,7 @@ clean:  ## remove .venv and everything that tools have left behind
 	rm -rf .venv .venv-oldest docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-browser:  # for the report's own test, which is skipped without one; BROWSER=no installs none
+browser:  # for tests of pages, which are skipped without one; BROWSER=no installs none
 	@if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null \
 	&& [ "$(BROWSER)" != no ] && [ "$$(id -u)" = 0 ]; then \
 	echo "installing Debian's chromium, to test the report in a browser (make test BROWSER=no: without)"; \

@@ -50,8 +50,8 @@ class FullRankTerms:
         >>> model = FullRankDKM(x, x.sin(), FullRankConfig(num_layers=2))
         >>> model.initialise_()
         >>> terms = model.objective()  # FullRankTerms, at the NNGP
-        >>> round(terms.total_kl.item(), 6), list(terms.kl)
-        (0.0, ['layer1.gram', 'layer2.gram'])
+        >>> abs(terms.total_kl.item()) < 1e-6, list(terms.kl)
+        (True, ['layer1.gram', 'layer2.gram'])
     """
 
     log_lik: Float[Tensor, ""]
