@@ -314,24 +314,30 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     from gramian.experiments.plots.style import save
 
     sets = list(dict.fromkeys(row["data"] for row in rows))
+    methods = sorted({row["method"] for row in rows})  # deep kernel machines first
     figure = Figure(figsize=(6.0 * len(sets), 9.0), layout="constrained")
     axes = figure.subplots(2, len(sets), squeeze=False)
     for column, data in enumerate(sets):
         above, below = axes[0][column], axes[1][column]
-        mine = [row for row in rows if row["data"] == data]
-        for method in dict.fromkeys(row["method"] for row in mine):
-            found = [row for row in mine if row["method"] == method]
+        for place, method in enumerate(methods):
+            found = [row for row in rows if (row["data"], row["method"]) == (data, method)]
+            if not found:
+                continue
+            style = {"color": f"C{place}", "label": method}
             levels = [np.mean([by_strength(row, s) for row in found]) for s in range(6)]
-            above.plot(range(6), levels, "o-", label=method)
+            above.plot(range(6), levels, "o-" if method.startswith("DKM") else "s--", **style)
             others = list(found[0]["unlike"])
             scores = found[0]["unlike"][others[0]]
             best = "mutual_information" if "mutual_information" in scores else "entropy"
             heights = [np.mean([row["unlike"][o][best] for row in found]) for o in others]
-            below.plot(others, heights, "o", label=f"{method}: {best.replace('_', ' ')}")
+            across = np.arange(len(others)) + 0.08 * (place - (len(methods) - 1) / 2)
+            below.plot(across, heights, "o" if method.startswith("DKM") else "s", **style)
         above.set(title=data, xlabel="strength of corruption", ylabel="log-likelihood")
-        below.set(ylabel="AUROC: unlike the training data?", ylim=(0, 1.02))
-        above.legend(fontsize=7)
-        below.legend(fontsize=7)
+        below.set(ylabel="AUROC: mutual information, or entropy without one", ylim=(0, 1.02))
+        below.set_xticks(range(len(others)), others)
+        below.axhline(0.5, color="grey", linewidth=0.5)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     save(figure, path)
 
 
