@@ -49,7 +49,7 @@ clean:  ## remove .venv and everything that tools have left behind
 browser:  # for tests of pages, which are skipped without one; BROWSER=no installs none
 	@if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null \
 	&& [ "$(BROWSER)" != no ] && [ "$$(id -u)" = 0 ]; then \
-	echo "installing Debian's chromium, to test the report in a browser (make test BROWSER=no: without)"; \
+	echo "installing Debian's chromium, to test pages in a browser (make test BROWSER=no: without)"; \
 	{ timeout 600 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install \
 	-qq -y --no-install-recommends chromium; } >/dev/null 2>&1 || echo "not installed: skipping that test"; fi
 

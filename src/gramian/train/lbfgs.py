@@ -36,8 +36,8 @@ class Search:
         if self.at_limit:
             return "raise max_iter or tol"
         return (
-            "no step raises the objective any more, and more iterations would not help. The "
-            "best values found are kept. A larger tol or kernel_jitter makes it smoother"
+            "no step raises the objective any more, and more iterations would not help; the best "
+            "values found are kept. A larger tol ends the search sooner"
         )
 
 

@@ -204,7 +204,7 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
         predictor_: the model with its scaling.
         history_: metrics per iteration.
         n_iter_: iterations, of both searches.
-        converged_: whether the search ended before ``max_iter``.
+        converged_: whether the search ended by itself, with no more than ``tol`` to gain.
         objective_: the objective at the end, per training point.
         data_shape_: shape of one data point.
         n_features_in_: features, or numbers in an image.
