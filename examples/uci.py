@@ -2,11 +2,11 @@
 
 `python examples/uci.py uci_regression.npz` with arrays `<set>_x`, `<set>_y` and `<set>_test_idx`, a
 row of test indices for each split. Every kernel machine has a squared exponential kernel with a
-lengthscale for each feature, in float64 (SVGP with 512 points: float32). What is chosen (ν and SKR of the ladder) is chosen by the
-log-likelihood of a fifth of the training part; then the model is trained on all of it. Each result
-is a line of the output file; what is there is not run again. The tables show mean ± standard error
-over the splits: log-likelihood a test point and root mean squared error, both in the units of the
-target, and processor seconds in one thread.
+lengthscale for each feature, in float64 (SVGP with 512 points: float32). What is chosen (ν and SKR
+of the ladder) is chosen by the log-likelihood of a fifth of the training part; then the model is
+trained on all of it. Each result is a line of the output file; what is there is not run again. The
+tables show mean ± standard error over the splits: log-likelihood a test point and root mean squared
+error, both in the units of the target, and processor seconds in one thread.
 """
 
 import argparse

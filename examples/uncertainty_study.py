@@ -252,50 +252,90 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 def summary(row: dict[str, Any]) -> dict[str, float]:
     """The numbers of a line that the tables show."""
-    test, spoilt = row["test"], list(row["corrupted"].values())
+    test, spoilt = row["test"], row["corrupted"]
     found = {name: test[name] for name in ("accuracy", "log_likelihood", "ece", "aurc")}
     for name in ("accuracy", "log_likelihood", "ece"):
-        found[f"corrupted_{name}"] = float(np.mean([each[name] for each in spoilt]))
-    for score in ("entropy", "mutual_information", "latent_variance"):
-        values = [each[score] for each in row["unlike"].values() if score in each]
+        found[f"corrupted_{name}"] = float(np.mean([each[name] for each in spoilt.values()]))
+    for kind in CORRUPTIONS:
+        each = [spoilt[str(Corruption(kind, s))]["log_likelihood"] for s in range(1, 6)]
+        found[f"corrupted_{kind}"] = float(np.mean(each))
+    for score in SCORES:
+        values = {name: each[score] for name, each in row["unlike"].items() if score in each}
+        found |= {f"{score}_{name}": value for name, value in values.items()}
         if values:
-            found[f"auroc_{score}"] = float(np.mean(values))
+            found[f"{score}_mean"] = float(np.mean(list(values.values())))
     return found | {"seconds": row["seconds"]}
 
 
-COLUMNS = {
-    "accuracy": ("Test accuracy", "{:.1%}"),
+Columns = dict[str, tuple[str, str]]  # of a number: its title and its form
+SCORES = {
+    "entropy": "entropy",
+    "mutual_information": "mutual information",
+    "latent_variance": "variance",
+}
+COLUMNS: Columns = {
+    "accuracy": ("Accuracy", "{:.1%}"),
     "log_likelihood": ("LL", "{:.3f}"),
     "ece": ("ECE", "{:.3f}"),
     "aurc": ("AURC", "{:.3f}"),
     "corrupted_accuracy": ("Corrupted: accuracy", "{:.1%}"),
     "corrupted_log_likelihood": ("LL", "{:.3f}"),
     "corrupted_ece": ("ECE", "{:.3f}"),
-    "auroc_entropy": ("AUROC: entropy", "{:.3f}"),
-    "auroc_mutual_information": ("mutual information", "{:.3f}"),
-    "auroc_latent_variance": ("variance", "{:.3f}"),
+    **{f"{key}_mean": (f"AUROC: {title}", "{:.3f}") for key, title in SCORES.items()},
     "seconds": ("Training, s", "{:.0f}"),
 }
+BY_CORRUPTION: Columns = {f"corrupted_{kind}": (kind, "{:.2f}") for kind in CORRUPTIONS}
+BY_OTHER: Columns = {
+    f"{key}_{name}": (f"{name}: {title}", "{:.2f}")
+    for name in (*SETS, "noise")
+    for key, title in SCORES.items()
+}
+DIFFERENCES: Columns = {
+    key: COLUMNS[key] for key in ("log_likelihood", "corrupted_log_likelihood", "entropy_mean")
+}
+BESIDE = ("network, temperature", "ensemble of five networks")
 
 
 def show(path: Path, plot: Path | None) -> None:
     """Tables in Markdown, and the picture."""
     rows = rows_of(path)
     for data in dict.fromkeys(row["data"] for row in rows):
-        mine = [row for row in rows if row["data"] == data]
-        print(
-            f"\n**{data}**\n\n| | n | " + " | ".join(label for label, _ in COLUMNS.values()) + " |"
-        )
-        print("|" + "---|" * (len(COLUMNS) + 2))
-        for method in dict.fromkeys(row["method"] for row in mine):
-            found = [summary(row) for row in mine if row["method"] == method]
-            cells = []
-            for key, (_, form) in COLUMNS.items():
-                values = [v for each in found if not math.isnan(v := each.get(key, math.nan))]
-                cells.append(cell(values, form))
-            print(f"| {method} | {len(found)} | " + " | ".join(cells) + " |")
+        found: dict[str, dict[int, dict[str, float]]] = {}
+        for row in rows:
+            if row["data"] == data:
+                found.setdefault(row["method"], {})[row["group"]] = summary(row)
+        print_table(data, COLUMNS, found)
+        print_table(f"{data}: LL by corruption", BY_CORRUPTION, found)
+        print_table(f"{data}: AUROC by other data", BY_OTHER, found)
+        for other in (name for name in BESIDE if name in found):
+            less = {method: differences(mine, found[other]) for method, mine in found.items()}
+            print_table(f"{data}: less {other}, seed by seed", DIFFERENCES, less)
     if plot is not None:
         draw(rows, plot)
+
+
+def differences(
+    mine: dict[int, dict[str, float]], others: dict[int, dict[str, float]]
+) -> dict[int, dict[str, float]]:
+    """Each number less that of the same seed."""
+    return {
+        seed: {key: mine[seed][key] - others[seed][key] for key in DIFFERENCES}
+        for seed in mine.keys() & others.keys()
+    }
+
+
+def print_table(
+    title: str, columns: Columns, found: dict[str, dict[int, dict[str, float]]]
+) -> None:
+    """A row for each method: n, and mean ± standard error over the seeds."""
+    print(f"\n| {title} | n | " + " | ".join(label for label, _ in columns.values()) + " |")
+    print("|" + "---|" * (len(columns) + 2))
+    for method, seeds in found.items():
+        cells = []
+        for key, (_, form) in columns.items():
+            values = [each.get(key, math.nan) for each in seeds.values()]
+            cells.append(cell([value for value in values if not math.isnan(value)], form))
+        print(f"| {method} | {len(seeds)} | " + " | ".join(cells) + " |")
 
 
 def cell(values: list[float], form: str) -> str:
@@ -304,7 +344,9 @@ def cell(values: list[float], form: str) -> str:
         return "–"
     found = summarise(values)
     text = form.format(found.mean)
-    return text if found.standard_error is None else f"{text} ± {form.format(found.standard_error)}"
+    if found.standard_error is not None:
+        text += f" ± {form.format(found.standard_error)}"
+    return text.replace("-", "−")
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -323,15 +365,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             found = [row for row in rows if (row["data"], row["method"]) == (data, method)]
             if not found:
                 continue
-            style = {"color": f"C{place}", "label": method}
+            marker, line = ("o", "-") if method.startswith("DKM") else ("s", "--")
+            style = {"color": f"C{place}", "label": method, "marker": marker}
             levels = [np.mean([by_strength(row, s) for row in found]) for s in range(6)]
-            above.plot(range(6), levels, "o-" if method.startswith("DKM") else "s--", **style)
+            above.plot(range(6), levels, linestyle=line, **style)
             others = list(found[0]["unlike"])
             scores = found[0]["unlike"][others[0]]
             best = "mutual_information" if "mutual_information" in scores else "entropy"
             heights = [np.mean([row["unlike"][o][best] for row in found]) for o in others]
             across = np.arange(len(others)) + 0.08 * (place - (len(methods) - 1) / 2)
-            below.plot(across, heights, "o" if method.startswith("DKM") else "s", **style)
+            below.plot(across, heights, linestyle="", **style)
         above.set(title=data, xlabel="strength of corruption", ylabel="log-likelihood")
         below.set(ylabel="AUROC: mutual information, or entropy without one", ylim=(0, 1.02))
         below.set_xticks(range(len(others)), others)
