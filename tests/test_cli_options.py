@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from jaxtyping import TypeCheckError
@@ -393,6 +394,24 @@ def test_the_kind_of_model_comes_from_the_same_places(tmp_path, monkeypatch):
     monkeypatch.setenv("GRAMIAN_TRAIN__KIND", "network")
     assert peek(["--config", str(path)]).kind == "network"
     assert peek(["--config", str(path), "--kind", "conv"]).kind == "conv"
+
+
+def test_a_file_with_some_options_leaves_the_rest_to_the_data(tmp_path):
+    path, table = tmp_path / "own.yaml", tmp_path / "table.npz"
+    x, y = np.random.default_rng(0).normal(size=(2, 40, 3))
+    np.savez(table, x=x, y=y[:, 0])
+    for text, words in [
+        ("lr: 0.05", ["--lr", "0.05"]),
+        ("{lr: 0.05, model: {nu: 3}}", ["--lr", "0.05", "--model.nu", "3"]),
+    ]:
+        path.write_text(text)
+        for named in (["--data", str(table)], ["--data", "digits"], []):
+            as_file = parse_train(["--config", str(path), *named])[0]
+            assert as_file == parse_train([*words, *named])[0]
+    assert parse_train(["--config", str(path), "--data", str(table)])[0].kind == "dense"
+    path.write_text("{kind: conv, model: {nu: 3}}")  # of a model: taken as it is
+    whole = parse_train(["--config", str(path)])[0]
+    assert whole == TrainConfig(kind="conv", model=MODEL_CONFIGS["conv"](nu=3.0))
 
 
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(

@@ -71,9 +71,8 @@ def test_neighbours_by_a_loop():
     assert found == pytest.approx(np.mean(agree))
     apart = np.eye(3)[LABELS] + 0.01 * CHANCE.normal(size=(30, 3))
     assert same_class_neighbours(apart, LABELS, count=9) == 1
-    assert (
-        same_class_neighbours(PHI[:3], np.zeros(3, dtype=int)) == 1
-    )  # fewer points than asked for
+    assert same_class_neighbours(PHI[:3], np.zeros(3, dtype=int)) == 1  # fewer than asked for
+    assert same_class_neighbours(PHI[:3], np.arange(3)) == 0  # nobody is a neighbour of himself
 
 
 def test_the_page_holds_everything_and_no_name_can_break_it():

@@ -13,6 +13,7 @@ import uvicorn
 from PIL import Image
 
 from gramian.experiments.cli.main import main
+from gramian.experiments.explanations.layer_map import LayerMap, page
 from gramian.experiments.serve.server import build_app
 from tests.browser import TROUBLE, Browser, needs_browser
 from tests.experiments.test_serve import images, rows, saved
@@ -165,6 +166,30 @@ def test_the_served_page_fits(browser, url, images, width, scheme):
     drop(browser, images[1].x[1, 0].numpy())
     inside = browser.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert inside[0] <= inside[1] == width
+
+
+def test_a_point_of_the_map_shows_its_own_image(browser, tmp_path):
+    """Images that are not square, in three columns: the fifth is the second of the second row."""
+    places = np.array([[-1, -1], [-1, 1], [0, 0], [1, -1], [1, 1]], dtype=float)
+    labels = np.zeros(5, dtype=np.int64)
+    images = np.zeros((5, 1, 8, 16), dtype=np.uint8)
+    text = page([LayerMap("input", places, 1.0, 1.0)], labels, ["a"], "wide", images)
+    (tmp_path / "map.html").write_text(text)
+    browser.size(1000)
+    browser.open((tmp_path / "map.html").as_uri())
+    wait_until(browser, "document.querySelectorAll('#layers button').length === 1")
+    browser.evaluate("""{
+        const box = canvas.getBoundingClientRect();
+        const [x, y] = at(data.layers[0].places[4], spread(shown));
+        const clientX = box.left + x * box.width / canvas.width;
+        const clientY = box.top + y * box.height / canvas.height;
+        canvas.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
+    }""")
+    style = browser.evaluate(
+        "(s => [s.width, s.height, s.backgroundPosition])(document.querySelector('.thumb').style)"
+    )
+    assert style == ["128px", "64px", "-128px -64px"]
+    assert quiet(browser)
 
 
 def test_explanation_and_map(browser, saved, tmp_path, capsys):

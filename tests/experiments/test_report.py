@@ -15,12 +15,12 @@ from gramian.experiments.cli.commands.report import run
 from gramian.experiments.plots.training_plots import Figure, save
 from gramian.experiments.published import quoted_rows
 from gramian.experiments.report import latex, markdown
-from gramian.experiments.report.curve_figures import curve_figure
+from gramian.experiments.report.curve_figures import curve_figure, our_lines
 from gramian.experiments.report.gather import ReportError, gather
 from gramian.experiments.report.grids import Cell, result_grid
 from gramian.experiments.report.plain_runs import plain_grid
 from gramian.experiments.report.precisions import precision_grids
-from gramian.experiments.report.results import PlainRun, Run
+from gramian.experiments.report.results import PlainRun, RowResults, Run
 from gramian.experiments.report.write import write_report
 
 EVIL = '<img src=x onerror="alert(1)"> & _50% | $x$'
@@ -234,6 +234,34 @@ def test_scales_cannot_be_confused(runs, tmp_path):
     changed = result_grid(gather([tmp_path]).tables[0])
     assert changed.title == "Table 3: ablations — paper scale, float32"
     assert "paper scale, 20 epochs on cifar10" in changed.warnings[0]
+
+
+def test_a_table_beyond_the_paper_does_not_pretend_to_be_of_it(tmp_path):
+    rows = {"headline": ("DKM", None, "", {0: (0.5, -1.0), 1: (0.6, -0.9)})}
+    make_table(tmp_path, rows, name="few", title="Few images")
+    table = gather([tmp_path]).tables[0]
+    assert table.rows[0].values("log_likelihood") == (-99.0, -99.0)  # unclipped, unlike the paper's
+    grid = result_grid(table)
+    assert not [heading for heading in grid.headings if "published" in heading]
+    assert len(grid.headings) == 7
+    assert len(grid.lines[0].cells) == 6
+    assert (grid.subtitle, grid.warnings) == (
+        "cifar10, 3 seeds",
+        ("Preliminary: 1 of 3 runs are unfinished.",),
+    )
+    write_report(tmp_path, tmp_path / "report")
+    text = (tmp_path / "report" / "report.html").read_text()
+    assert "the paper" not in text.replace("as in the paper", "").replace("As in the paper", "")
+
+
+def test_curves_are_clipped_where_the_table_is():
+    epochs = ({"epoch": 1, "test_log_likelihood": -3.0, "test_log_likelihood_clipped": -2.0},)
+    facts = {"seed": 0, "metrics": {}, "failure": None, "seconds_per_epoch": None, "commit": None}
+    for clipped, value in ((True, -2.0), (False, -3.0)):
+        run = Run(clipped=clipped, epochs=epochs, **facts)
+        row = RowResults("k", "label", "", None, runs=(run,), planned=1)
+        (line,) = our_lines(row, "log_likelihood")
+        assert line.values == (value,)
 
 
 def test_quoted_rows_are_marked_and_as_printed(runs):

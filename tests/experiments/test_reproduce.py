@@ -262,6 +262,8 @@ def test_runs_are_jobs_with_names_that_other_processes_can_do(tmp_path, monkeypa
         (["table1", "--only", "nothing"], "no row nothing; rows are headline"),
         (["table1", "--seeds", "0"], "--seeds: expected a positive integer or null, got 0"),
         (["figure-conditions", "--data", "digits"], "--data is for tables"),
+        (["few", "--epochs", "2"], "--epochs: the rows of few have numbers of their own"),
+        (["few", "--train_size", "9"], "--train_size: the rows of few have numbers of their own"),
     ],
 )
 def test_wrong_usage(words, message, capsys, tmp_path):
@@ -274,6 +276,10 @@ def test_the_list_names_everything(capsys):
     text = capsys.readouterr().out
     for name in (*TABLES, "figure-conditions", "figure-conditions-10k"):
         assert name in text
+    assert main(["reproduce", "list", "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert entries["table1"]["rows"][0] == "headline"
+    assert entries.keys() >= {*TABLES, "figure-conditions"}
 
 
 def test_a_figure_by_the_command(tmp_path, capsys):

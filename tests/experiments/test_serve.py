@@ -424,6 +424,13 @@ def test_other_addresses_want_a_token(saved):
     assert "similar training data are not shown" in errors
 
 
+def test_every_address_of_this_machine_answers_by_its_own_name(saved):
+    served = Served(saved, "--host", "127.0.0.2")
+    assert served.facts["token"] is None
+    assert httpx.get(served.facts["url"] + "model", timeout=60).status_code == 200
+    served.stop(signal.SIGINT)
+
+
 def test_what_the_program_refuses(saved, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -435,6 +442,7 @@ def test_what_the_program_refuses(saved, capsys):
             ([str(saved), "--port", "0", "--data", "nothing"], 4, "nothing"),
             ([str(saved / "none")], 1, "holds no saved model"),
             ([str(saved), "--max_bytes", "0"], 2, "max_bytes"),
+            ([str(saved), "--max_waiting", "10"], 2, "at least --batch_size (256)"),
         ]:
             assert main(["serve", *words]) == code, words
             assert message in capsys.readouterr().err, words

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from gramian.experiments.cli.main import main
+from gramian.experiments.cli.train_options import parse_train
 from gramian.experiments.tune.search_space import dimension, search_space
 from gramian.experiments.tune.tuning import Tuning, reporter
 from gramian.gram.errors import NumericalError
@@ -79,6 +80,18 @@ def test_without_words_the_space_is_that_of_the_kind():
     assert "model.skr.gamma_fraction" not in [each.name for each in search_space(off, [])]
 
 
+def test_every_kind_of_model_has_a_space_whatever_its_settings():
+    network = parse_train(["--data", "digits", "--kind", "network"])[0]
+    assert [each.name for each in search_space(network, [])] == ["lr", "batch_size"]
+    decayed = replace(network, weight_decay=0.01)
+    assert "weight_decay" in [each.name for each in search_space(decayed, [])]
+    skr = replace(DIGITS.model.skr, jitter=0.0)
+    plain = replace(DIGITS, model=replace(DIGITS.model, nu=float("inf"), skr=skr))
+    names = [each.name for each in search_space(plain, [])]
+    assert "model.nu" not in names
+    assert "model.skr.jitter" not in names
+
+
 def test_values_of_every_kind_come_back_as_they_were():
     words = ["lr=0.01:0.02", "batch_size=3:4", "flip", "model.skr.gamma_fraction=null,0.5"]
     space = search_space(DIGITS, words)
@@ -125,6 +138,20 @@ def test_a_search_by_the_program_and_its_best_settings(tmp_path, capsys):
     assert "holds a search of other settings" in capsys.readouterr().err
     assert main(["train", "--config", str(folder / "best.yaml"), "--dry_run", "--output",
                  str(tmp_path / "runs")]) == 0  # fmt: skip
+
+
+def test_options_of_one_run_are_refused_and_a_dry_run_only_says_the_space(tmp_path, capsys):
+    for word in ("--name=a", "--resume=never", "--plots=false", "--print_config"):
+        assert tune(tmp_path / "n", word) == 2
+        assert "is for one run" in capsys.readouterr().err
+    assert tune(tmp_path / "n", "--dry_run", "--quiet", "--search", "lr") == 0
+    assert "lr: 0.006 to 0.15 (log)" in capsys.readouterr().err
+    assert not (tmp_path / "n").exists()
+
+
+def test_a_search_in_which_all_fails_is_a_failure(tmp_path, capsys):
+    assert tune(tmp_path / "n", "--search", "train_size=0,1", "--trials", 2, "--quiet") == 1
+    assert "no trial has come to its end" in capsys.readouterr().out
 
 
 def test_a_validation_set_is_held_out_but_not_in_the_best_settings(tmp_path):

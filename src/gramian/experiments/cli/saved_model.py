@@ -43,6 +43,11 @@ def add_model_options(parser: ArgumentParser, optional: bool = False) -> None:
 def add_batch_options(parser: ArgumentParser) -> None:
     """Options of commands that predict."""
     parser.add_argument("--batch_size", type=PositiveInt, default=256, help="data points at once")
+    add_device_option(parser)
+
+
+def add_device_option(parser: ArgumentParser) -> None:
+    """Where a saved model works."""
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or mps")
 
 

@@ -257,16 +257,16 @@ def peek(words: Sequence[str]) -> Asked:
     kind = given.kind or values.get("kind")
     name = given.preset or values.get("preset") or "auto"
     data = given.data or values.get("data")
-    preset = _preset(name, data, kind, bool(values))
+    is_whole = {"kind", "model"} <= values.keys()  # as a run's config.yaml: nothing is added to it
+    preset = _preset(name, data, kind, is_whole)
     if preset is not None:
         kind = kind or _kind_of(preset)
-    known = name != "auto" or "model" in values  # all settings are there
     return Asked(
         words=rest,
         values=values,
         preset=preset,
         kind=kind,
-        data=None if known else data or "digits",
+        data=None if is_whole or name != "auto" else data or "digits",
         data_dir=given.data_dir or values.get("data_dir"),
         modules=first.modules or [],
     )
@@ -287,10 +287,11 @@ def read_config(path: str | Path) -> Values:
     for key in ("preset", "data", "kind"):
         if not isinstance(values.get(key, ""), str):
             raise UsageError(f"{path}: {key} must be a text, got {values[key]}")
-    model = values.get("model", {})
-    if not isinstance(model, dict):
-        raise UsageError(f"{path}: model must hold options, got {model}")
-    values["model"] = {key: model[key] for key in model if key not in FROM_DATA}
+    if "model" in values:
+        model = values["model"]
+        if not isinstance(model, dict):
+            raise UsageError(f"{path}: model must hold options, got {model}")
+        values["model"] = {key: model[key] for key in model if key not in FROM_DATA}
     return values
 
 
@@ -311,11 +312,12 @@ def _modules_of(names: Sequence[object]) -> list[str]:
     ]
 
 
-def _preset(name: str, data: str | None, kind: str | None, has_file: bool) -> Path | None:
-    """The file of the preset that is asked for, or that suits the data."""
+def _preset(name: str, data: str | None, kind: str | None, is_whole: bool) -> Path | None:
+    """The file of the preset that is asked for, or that has the name of the data."""
     known = presets()
     if name == "auto":
-        name = data if data in known else ("digits" if data is None and not has_file else "none")
+        data = data or ("none" if is_whole else "digits")
+        name = data if data in known else "none"
         if name != "none" and kind not in (None, _kind_of(known[name])):
             return None  # it is for another kind of model
     if name != "none" and name not in known:

@@ -73,7 +73,8 @@ def same_class_neighbours(phi: Array, labels: NDArray[np.int64], count: int = NE
     unit = phi / np.maximum(np.linalg.norm(phi, axis=1, keepdims=True), 1e-300)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argpartition(-cosines, min(count, len(phi) - 1) - 1, axis=1)[:, :count]
+    count = min(count, len(phi) - 1)
+    nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
     return float((labels[nearest] == labels[:, None]).mean())
 
 
@@ -136,7 +137,7 @@ def page(
         "labels": labels.tolist(),
         "classes": list(class_names),
         "colours": colours_of(len(class_names)),
-        "side": 0 if images is None else int(images.shape[2]),
+        "size": [0, 0] if images is None else [images.shape[3], images.shape[2]],
         "columns": 0 if images is None else math.ceil(math.sqrt(len(images))),
     }
     sprite = "" if images is None else data_url(sprite_of(images))

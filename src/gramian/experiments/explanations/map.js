@@ -84,13 +84,15 @@ canvas.addEventListener("pointermove", event => {
   const text = document.createElement("p");
   text.textContent = data.classes[data.labels[best]];
   hover.append(text);
-  if (!data.side) return;
-  const thumb = document.createElement("div"), factor = Math.max(1, Math.round(128 / data.side));
+  const factor = Math.max(1, Math.round(128 / Math.max(...data.size)));
+  const [width, height] = data.size.map(pixels => pixels * factor);
+  if (!width) return;
+  const thumb = document.createElement("div");
   const row = Math.floor(best / data.columns), column = best % data.columns;
   thumb.className = "thumb";
-  thumb.style.cssText = `width:${data.side * factor}px;height:${data.side * factor}px;image-rendering:pixelated;` +
-    `background-image:url(${SPRITE});background-size:${data.columns * data.side * factor}px auto;` +
-    `background-position:-${column * data.side * factor}px -${row * data.side * factor}px`;
+  thumb.style.cssText = `width:${width}px;height:${height}px;image-rendering:pixelated;` +
+    `background-image:url(${SPRITE});background-size:${data.columns * width}px auto;` +
+    `background-position:-${column * width}px -${row * height}px`;
   hover.append(thumb);
 });
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,14 +14,15 @@ from gramian.experiments.plots.style import BLUE, ORANGE, STYLE, Figure, epoch_a
 from gramian.experiments.plots.training_plots import learning_curves
 from gramian.experiments.published import Metric
 from gramian.experiments.report.grids import published_name, scale_name
-from gramian.experiments.report.results import PlainRun, RowResults, TableResults
+from gramian.experiments.report.results import PlainRun, RowResults, Run, TableResults
 
 KEYS = {  # of the rows of metrics.jsonl, the first that is there
     ("test", "accuracy"): ("test_accuracy",),
     ("train", "accuracy"): ("train_accuracy",),
-    ("test", "log_likelihood"): ("test_log_likelihood_clipped", "test_log_likelihood"),
+    ("test", "log_likelihood"): ("test_log_likelihood",),
     ("train", "log_likelihood"): ("train_log_likelihood", "expected_log_likelihood"),
 }
+CLIPPED = {("test", "log_likelihood"): ("test_log_likelihood_clipped", "test_log_likelihood")}
 PANELS: dict[Metric, str] = {
     "accuracy": "Accuracy (%)",
     "log_likelihood": "Log-likelihood (nats per example)",
@@ -47,8 +47,9 @@ def table_curves(table: TableResults) -> Iterator[tuple[str, str, Figure]]:
         figure = curve_figure(table, row)
         if figure is not None:
             text = f"Learning curves of {row.label}, {scale_name(table)}: accuracy and "
-            text += "log-likelihood of every seed over the epochs, on training and test data, ours "
-            yield f"{table.key}-{row.key}", text + "and published", figure
+            text += "log-likelihood of every seed over the epochs, on training and test data"
+            text += ", ours and published" if row.published else ""
+            yield f"{table.key}-{row.key}", text, figure
 
 
 def plain_curves(runs: Iterable[PlainRun]) -> Iterator[tuple[str, str, Figure]]:
@@ -93,7 +94,7 @@ def curve_figure(table: TableResults, row: RowResults) -> Figure | None:
 def our_lines(row: RowResults, metric: Metric) -> Iterator[Line]:
     """Curves of our runs, training first; a failed run without test metrics is marked there."""
     curves = {
-        split: [list(_points(run.epochs, KEYS[split, metric], SCALES[metric])) for run in row.runs]
+        split: [list(_points(run, split, metric)) for run in row.runs]
         for split in ("train", "test")
     }
     for split, of_runs in curves.items():
@@ -116,13 +117,12 @@ def published_lines(row: RowResults, metric: Metric) -> Iterator[Line]:
             yield Line(split, run.curve.epochs, values, failed)
 
 
-def _points(
-    rows: Iterable[dict[str, Any]], keys: tuple[str, ...], scale: float
-) -> Iterator[tuple[int, float]]:
-    for row in rows:
+def _points(run: Run, split: str, metric: Metric) -> Iterator[tuple[int, float]]:
+    keys = (KEYS | CLIPPED if run.clipped else KEYS)[split, metric]
+    for row in run.epochs:
         found = [row[key] for key in keys if isinstance(row.get(key), int | float)]
         if found and math.isfinite(found[0]):
-            yield row["epoch"], float(scale * found[0])
+            yield row["epoch"], float(SCALES[metric] * found[0])
 
 
 def _draw(axes: Axes, lines: list[Line], colour: str, name: str) -> None:

@@ -89,7 +89,12 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _table(key: str, folder: Path, facts: Json) -> TableResults:
-    rows = tuple(_row(folder, row, facts["seeds"]) for row in facts["rows"])
+    # The paper clips the log-likelihoods of deep kernel machines, not of networks.
+    is_of_paper = any(row.get("published") is not None for row in facts["rows"])
+    rows = tuple(
+        _row(folder, row, facts["seeds"], is_of_paper and row.get("kind") != "network")
+        for row in facts["rows"]
+    )
     keys = [row.key for row in rows]
     values = {name: _typed(facts, name, kind) for name, kind in FACTS.items()}
     values["headline_key"] = values.pop("headline")
@@ -102,7 +107,7 @@ def _table(key: str, folder: Path, facts: Json) -> TableResults:
     return TableResults(key=key, rows=rows, quoted=quoted, **values)
 
 
-def _row(folder: Path, facts: Json, planned: int) -> RowResults:
+def _row(folder: Path, facts: Json, planned: int, clips: bool) -> RowResults:
     name = facts.get("published")
     if name is not None and name not in experiments():
         raise ReportError(f"{folder / 'experiment.json'}: {name!r} is no published experiment")
@@ -111,8 +116,6 @@ def _row(folder: Path, facts: Json, planned: int) -> RowResults:
         for path in (folder / facts["key"]).glob("seed*")
         if path.name.removeprefix("seed").isdecimal()
     }
-    # The paper clips the log-likelihoods of deep kernel machines, not of networks.
-    clips = facts.get("kind") != "network"
     return RowResults(
         key=_typed(facts, "key", str),
         label=_typed(facts, "label", str),
@@ -169,7 +172,7 @@ def _run(seed: int, folder: Path, clips: bool, needed: Sequence[str] = ()) -> Ru
     return Run(
         seed=seed,
         metrics=metrics,
-        clipped=clips and "log_likelihood_clipped" in metrics,
+        clipped=clips and (not metrics or "log_likelihood_clipped" in metrics),
         failure=failure,
         seconds_per_epoch=fmean(seconds) if seconds else None,
         epochs=tuple(epochs),

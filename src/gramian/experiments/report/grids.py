@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gramian.experiments.published import Metric, PublishedExperiment, printed_row
@@ -63,7 +63,7 @@ class Grid:
 def result_grid(table: TableResults) -> Grid:
     """Ours beside the published, with failures, tests against the headline, and time."""
     there = published_name(table)
-    headings = (
+    headings: tuple[str, ...] = (
         "Method",
         "Accuracy (%), ours",
         f"Accuracy (%), {there}",
@@ -77,11 +77,18 @@ def result_grid(table: TableResults) -> Grid:
     )
     lines = [_line(row, table.reference) for row in table.rows]
     lines += [_quoted_line(*quoted) for quoted in table.quoted]
+    epochs = f"{table.epochs} epochs, "
+    if not table.is_of_paper:  # nothing is published, and rows have epochs of their own
+        epochs = ""
+        kept = [n for n, heading in enumerate(headings) if "published" not in heading]
+        headings = tuple(headings[n] for n in kept)
+        cells = [n - 1 for n in kept[1:]]
+        lines = [replace(line, cells=tuple(line.cells[n] for n in cells)) for line in lines]
     seeds = f"{table.seeds} seed{'s' if table.seeds > 1 else ''}"
     return Grid(
         key=table.key,
         title=f"{table.title} — {scale_name(table)}, {precision_name(table)}",
-        subtitle=f"{table.data}, {table.epochs} epochs, {seeds}",
+        subtitle=f"{table.data}, {epochs}{seeds}",
         headings=headings,
         lines=tuple(lines),
         notes=tuple(_notes(table)),
@@ -198,7 +205,7 @@ def _failures(epochs: Sequence[int], total: int) -> Cell:
 
 
 def _warnings(table: TableResults) -> Iterator[str]:
-    if not table.is_as_published:
+    if table.is_of_paper and not table.is_as_published:
         yield (
             f"This is the {table.scale} scale, {table.epochs} epochs on {table.data}. The "
             "published columns are the paper’s full-size experiment (widths 512, 1024, 2048; "

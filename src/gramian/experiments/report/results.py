@@ -99,7 +99,7 @@ class RowResults(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class TableResults(Table):
-    """One table of the paper at one scale and precision.
+    """One table, of the paper or beyond it, at one scale and precision.
 
     ``key`` is the name of its folder; ``headline_key`` that of the row with which the others are
     compared; ``quoted`` are labels, accuracies and log-likelihoods as printed.
@@ -118,6 +118,11 @@ class TableResults(Table):
     def reference(self) -> RowResults:
         """The headline's row."""
         return next(row for row in self.rows if row.key == self.headline_key)
+
+    @property
+    def is_of_paper(self) -> bool:
+        """Whether the paper has such a table: some row has published runs beside it."""
+        return any(row.published is not None for row in self.rows)
 
     @property
     def is_as_published(self) -> bool:

@@ -54,7 +54,8 @@ def write_report(runs: Path | list[Path], output: Path) -> list[Path]:
         image = Image(picture.path, picture.title)
         sections.append(Section(picture.key, picture.title, None, (image,)))
     grids = [section.grid for section in sections if section.grid is not None]
-    title = PAPER if results.tables or results.pictures else PLAIN
+    is_of_paper = results.pictures or any(table.is_of_paper for table in results.tables)
+    title = PAPER if is_of_paper else PLAIN
     texts = {
         "report.html": as_page(title, _facts(results), sections),
         "report.md": "\n".join([f"# {title}\n", *map(as_markdown, grids)]),
@@ -68,6 +69,6 @@ def write_report(runs: Path | list[Path], output: Path) -> list[Path]:
 def _facts(results: Results) -> list[str]:
     """Where the numbers come from."""
     commits = ", ".join(results.commits) or "unknown"
-    scales = sorted({scale_name(table) for table in results.tables})
+    scales = sorted({scale_name(table) for table in results.tables if table.is_of_paper})
     where = f"Tables of the paper: {', '.join(scales)}. " if scales else ""
     return [f"Made with gramian at {commits}.", f"{where}Click a heading to sort by it."]

@@ -66,7 +66,7 @@ class Dimension:
 
 def search_space(config: TrainConfig, words: Sequence[str]) -> list[Dimension]:
     """The dimensions that words describe: ``lr``, ``lr=0.003:0.1`` or ``model.kernel=a,b``."""
-    words = words or [name for name in DEFAULTS[config.kind] if value_of(config, name) is not None]
+    words = words or [name for name in DEFAULTS[config.kind] if has_range(value_of(config, name))]
     space = [dimension(config, word) for word in words]
     names = [each.name for each in space]
     for name in names:
@@ -90,8 +90,7 @@ def dimension(config: TrainConfig, word: str) -> Dimension:
     literals = [v for part in (kind, *parts) if get_origin(part) is Literal for v in get_args(part)]
     if literals:
         return Dimension(name, choices=tuple(map(as_yaml, dict.fromkeys(literals))))
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
+    if not has_range(value):
         raise ConfigError(
             f"--search {name}: say which values, as {name}=LOW:HIGH or {name}=A,B (it is {value})"
         )
@@ -99,6 +98,12 @@ def dimension(config: TrainConfig, word: str) -> Dimension:
     if whole:
         low, high = float(max(1, round(low))), float(max(2, round(high)))
     return Dimension(name, low, high, whole, log=True)
+
+
+def has_range(value: Any) -> bool:
+    """Whether numbers around it can be tried: of nothing, 0 and infinity there are none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 < value < math.inf
 
 
 def _range(name: str, text: str, whole: bool) -> Dimension:

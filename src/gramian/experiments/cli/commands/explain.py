@@ -14,7 +14,7 @@ from gramian.experiments.cli.commands.predict import read
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_comparison_options, fitting_data, some_data
 from gramian.experiments.cli.saved_model import (
-    add_batch_options,
+    add_device_option,
     add_model_options,
     load_predictor,
     named_model,
@@ -87,7 +87,7 @@ def explain_parser() -> Parser:
         "--check", type=NonNegativeInt, default=0, metavar="NUMBER",
         help="see on so many test images whether the pixels said to matter matter: deletion.png",
     )  # fmt: skip
-    add_batch_options(parser)
+    add_device_option(parser)
     return parser
 
 

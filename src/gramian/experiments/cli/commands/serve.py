@@ -45,20 +45,26 @@ def run(words: Sequence[str]) -> None:
         from gramian.train.runtime.signals import Stopped, StopSignals
     except ImportError as error:
         raise MissingExtraError("gramian serve", "serve") from error
+    if options.max_waiting < options.batch_size:
+        raise UsageError(
+            f"--max_waiting must be at least --batch_size ({options.batch_size}), the data of one "
+            f"request, got {options.max_waiting}"
+        )
     predictor = load_predictor(options)
     local = is_local(options.host)
     token = os.environ.get(TOKEN) or (None if local else secrets.token_urlsafe(24))
     limits = Limits(
         bytes=options.max_bytes, pixels=options.max_pixels, data=options.batch_size,
-        waiting=max(options.max_waiting, options.batch_size), seconds=options.max_seconds,
+        waiting=options.max_waiting, seconds=options.max_seconds,
     )  # fmt: skip
     listening = listen(options.host, options.port)
     host, port = listening.getsockname()[:2]
     name = named_model(options).resolve().name
     with listening:
-        app = build_app(prepared(options, predictor), name, limits, LOCAL if local else (), token)
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        url = address + (f"?token={token}" if token else "")
+        shown = f"[{host}]" if ":" in host else host
+        names = (*LOCAL, shown) if local else ()
+        app = build_app(prepared(options, predictor), name, limits, names, token)
+        url = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
         ready = as_json({"url": url, "token": token, "model": name})
         sys.stdout.write(ready if options.json else f"{name}: {url}\n")
         sys.stdout.flush()

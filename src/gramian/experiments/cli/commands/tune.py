@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gramian.experiments.tune.tuning import Tuning
 
 SHOWN = 10  # trials in the table
+OF_ONE_RUN = ("--name", "--resume", "--plots", "--tensorboard", "--print_config")
 
 
 def run(words: Sequence[str]) -> None:
@@ -38,15 +39,22 @@ def run(words: Sequence[str]) -> None:
     from gramian.experiments.tune.search_space import search_space
     from gramian.experiments.tune.tuning import Tuning
 
-    config, _, _ = parse_train(rest)
+    for word in rest:
+        if word.partition("=")[0] in OF_ONE_RUN:
+            raise UsageError(f"{word} is for one run (gramian train): a search has many")
+    config, settings, _ = parse_train(rest)
     space = search_space(config, options.search)
     folder = Path(options.output or f"tune/{Path(config.data).stem}-{config.kind}")
     tuning = Tuning(folder, config, space)
-    if "--quiet" not in rest:
+    if settings.dry_run or not settings.quiet:
         sys.stderr.write("".join(f"  {each}\n" for each in space))
+    if settings.dry_run:
+        return
     tuning.run(int(options.trials), int(options.jobs))
     tuning.write()
-    show(tuning, "--json" in rest)
+    show(tuning, settings.json)
+    if tuning.best() is None:
+        raise SystemExit(1)  # each trial has said why
 
 
 class OwnParser(argparse.ArgumentParser):
