@@ -40,6 +40,18 @@ def test_the_normalised_gaussian_kernel_and_its_gradients(block):
     assert torch.autograd.gradcheck(normalized_gaussian, (c, x, y, w, b, beta))
 
 
+@pytest.mark.parametrize("beta", [39.0, 41.0, 120.0, 1000.0])
+def test_a_kernel_of_any_bandwidth_is_finite_in_float32(beta):
+    c, x, y = normals(N, P).detach(), positives(N).detach(), positives(P, seed=1).detach()
+    s = (x[:, None] * y).sqrt()
+    c = s * c.tanh()
+    c[0] = s[0]  # a point that is one of the inducing points but for its length
+    one, steep = torch.ones(()).double(), torch.tensor(beta).double()
+    expected = s * (steep * (c / s - 1)).exp() + one
+    found = normalized_gaussian(*(value.float() for value in (c, x, y, one, one, steep)))
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-6)
+
+
 def test_the_projection_and_its_gradients(block):
     X, R = normals(N, P), normals(P, P + GAMMA, seed=1)
     U, more = project(X, R)

@@ -16,9 +16,10 @@ from gramian import (
     DenseDKMConfig,
     Jitter,
     NetworkConfig,
+    NormChoice,
     fit,
 )
-from gramian.nn.explain import LayerFeatures, contributions, pixel_shares
+from gramian.nn.explain import LayerFeatures, contributions, input_shares, pixel_shares
 from gramian.train.data import load
 from gramian.train.pretrained import PretrainedError
 from tests.samples import generator, random_
@@ -75,6 +76,14 @@ def test_pixel_shares_add_up_to_the_difference_from_the_reference(kind, changes)
     again, _ = pixel_shares(model, x[1:2], x[3:])
     torch.testing.assert_close(again[0], shares[1])  # others change nothing
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_shares_are_refused_where_the_batch_is_part_of_a_prediction():
+    model, x = build("conv", norm=NormChoice(statistics="batch"))
+    with pytest.raises(ValueError, match="running statistics"):
+        pixel_shares(model, x[:2], x[3:])
+    with pytest.raises(ValueError, match="running statistics"):
+        input_shares(model, x[:2], x[3], torch.zeros(2, dtype=torch.int64))
 
 
 def test_an_image_of_reference_pixels_has_no_shares():

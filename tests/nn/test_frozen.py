@@ -3,11 +3,20 @@
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gramian import SKR, Bandwidth, NegativeVarianceError, NormChoice, VarianceCheck
+from gramian import (
+    SKR,
+    Bandwidth,
+    GramBlocks,
+    Layer,
+    NegativeVarianceError,
+    NormChoice,
+    VarianceCheck,
+)
 from gramian.nn.steps.kernels import KERNELS, Kernel, Matern32, NormalizedGaussian, SumKernel
 from tests.nn.test_models import DENSE, SMALL, conv_model, dense_model, images, rows
 from tests.samples import random_
@@ -121,6 +130,62 @@ def test_a_prediction_does_not_depend_on_the_batch():
     torch.testing.assert_close(alone, frozen(x).mean, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("data", ["image", "local", "location", "global"])
+def test_one_image_is_predicted_as_among_others(data):
+    model, x = moved(conv_model(replace(SMALL, norm=NormChoice(data=data)))), images(3, seed=7)
+    together = model.predict(x)
+    for predict in (model.predict, model.freeze()):
+        alone = predict(x[1:2])
+        torch.testing.assert_close(alone.mean[0], together.mean[1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", [{"data": "location"}, {"scale_data": "location"}])
+def test_maps_of_one_pixel_are_normalised_too(norm):
+    changes = {"num_inducing": (8, 8, 8), "strides": (2, 2, 2), "stem_stride": 2}
+    config = replace(SMALL, **changes, blocks_per_stage=1, norm=NormChoice(**norm))
+    model = moved(conv_model(config))
+    assert_same(model.freeze()(images(5, seed=7)), model(images(5, seed=7)).marginals, 1e-10)
+
+
+class Doubling(Layer):
+    """A layer with a state that is no dataclass: G → 2 G, and a learned shift of the variance."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.ones(()))
+
+    @classmethod
+    def build(cls, config, P_in, P, space, stride):
+        return cls()
+
+    def inducing(self, G_ii, noise):
+        return SimpleNamespace(ii=2 * G_ii, more=[self.shift + 1])
+
+    def data(self, gram, state):
+        return GramBlocks(state.ii, 2 * gram.ti, 2 * gram.tt_diag + state.more[0]), {}
+
+
+def test_the_state_of_a_custom_layer_is_saved_and_moved():
+    config = replace(DENSE, layer=f"{__name__}.Doubling", num_layers=2)
+    first, second = (moved(dense_model(config)) for _ in range(2))
+    with torch.no_grad():
+        first.layers["layer1"].shift.fill_(3.0)
+    frozen, other = first.freeze(), second.freeze()
+    x = rows(4, seed=7)
+    assert_same(frozen(x), first(x).marginals, 1e-10)
+    assert (other(x).var - frozen(x).var).abs().max() > 1e-3
+    other.load_state_dict(frozen.state_dict())
+    assert_same(other(x), frozen(x), 1e-12)
+    assert_same(frozen.float()(x.float()), first.float()(x.float()).marginals, 1e-3)
+
+
+def test_choices_that_need_no_batch_can_be_frozen_whatever_the_statistics():
+    norm = NormChoice(data="image", statistics="batch")
+    model = moved(conv_model(replace(SMALL, norm=norm)))
+    assert model.can_freeze
+    assert_same(model.freeze()(images(5, seed=7)), model(images(5, seed=7)).marginals, 1e-10)
+
+
 def test_statistics_of_the_batch_cannot_be_frozen():
     model = conv_model(replace(SMALL, norm=NormChoice(statistics="batch")))
     assert not model.can_freeze
@@ -149,6 +214,20 @@ def test_clamped_variances_count_as_zero():
     frozen.layers["stage1_block2"].layer1.spread.fill_(math.nan)
     with pytest.raises(NegativeVarianceError, match=r"^stage1_block2\.layer1: 432 of 432 "):
         frozen(images())
+
+
+def test_clamped_variances_after_pooling_count_as_zero_too(monkeypatch):
+    changes = {"pooling": "nystrom", "kernel": "squared_exponential"}
+    config = replace(SMALL, variance_check=VarianceCheck(clamp=True), **changes)
+    model = moved(conv_model(config))
+    pool = type(model.pooling).pool
+
+    def negative(self, ti, tt, inverse_factor):
+        pooled, variance = pool(self, ti, tt, inverse_factor)
+        return pooled, variance - 100
+
+    monkeypatch.setattr(type(model.pooling), "pool", negative)
+    assert_same(model.freeze()(images(5, seed=7)), model(images(5, seed=7)).marginals, 1e-10)
 
 
 def test_all_of_a_frozen_model_moves_to_another_type():

@@ -658,8 +658,11 @@ def test_deep_linear_models_without_an_optimum():
         deep_linear_optimum(random_psd(4, 0), y, 3.0, 2, noise_var=0.1)
     with pytest.raises(ValueError, match="num_layers 1 or more"):
         deep_linear_optimum(eye, y, 1.0, 0)
-    with pytest.raises(NotPSDError, match="the input Gram matrix"):
+    with pytest.raises(NotPSDError, match="deep_linear_optimum: the input Gram matrix"):
         deep_linear_optimum(-eye, y, 3.0, 1)
+    for seed in range(40):  # in float32 an eigenvalue of 0 may come out as 1e-8
+        with pytest.raises(ValueError, match="no optimum: 1 eigenvalues"):
+            deep_linear_optimum(torch.eye(2), rows(2, 1, seed=seed).float(), 0.5, 2)
 
 
 # ---- bad input, and cost ----

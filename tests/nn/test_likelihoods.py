@@ -363,6 +363,39 @@ def test_student_t_agrees_with_scipy(degrees, y, var):
     assert likelihood.log_marginal(q, data, unused).item() == pytest.approx(marginal, rel=1e-6)
 
 
+@pytest.mark.parametrize("degrees", [2.5, 15.9, 16.1, 1e4, 1e6])
+def test_student_t_in_float32_has_no_cancellation(degrees):
+    wide = StudentT(1, noise_var=0.5, degrees=degrees).double()
+    narrow = copy.deepcopy(wide).float()
+    q = Marginals(torch.tensor([[0.3]]).double(), torch.tensor([[0.2]]).double())
+    z, f = torch.tensor([[0.5]]).double(), torch.tensor([[[0.25]]]).double()
+    sigma = wide.noise_var.sqrt().item()
+    t = stats.t(wide.degrees.item()).logpdf(0.25 / sigma) - math.log(sigma)
+    assert wide.log_density(z, f).item() == pytest.approx(t, rel=1e-9)
+    assert narrow.log_density(z.float(), f.float()).item() == pytest.approx(t, rel=1e-5)
+    exact = wide.log_marginal(q, z, f).item()
+    rough = Marginals(q.mean.float(), q.var.float())
+    assert narrow.log_marginal(rough, z.float(), f.float()).item() == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_variance_of_one_sample_is_that_of_the_noise():
+    likelihood = Gaussian(2, num_samples=1, estimator="monte_carlo", noise_var=0.3)
+    q = Marginals(torch.zeros(4, 2), torch.zeros(4, 1))
+    noise = draw_noise(1, (4, 2), generator(0), torch.float32)
+    torch.testing.assert_close(likelihood.predict(q, noise)["variance"], torch.full((4, 2), 0.3))
+    assert likelihood.log_marginal(q, torch.ones(4, 2), noise).isfinite().all()
+
+
+@pytest.mark.parametrize("log_rate", [-10.0, -17.0, -80.0])
+@pytest.mark.parametrize("y", [0, 3])
+def test_a_poisson_of_almost_no_rate_and_no_variance(log_rate, y):
+    """The model without variance, as a network is: log p(y | f) itself."""
+    q = Marginals(torch.tensor([[log_rate]]), torch.zeros(1, 1))
+    found = Poisson(1).log_marginal(q, torch.tensor([[y]]), torch.zeros(1, 1, 1)).item()
+    expected = y * log_rate - math.exp(log_rate) - math.lgamma(y + 1)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
 @pytest.mark.parametrize("y", [0, 1, 7, 300, 20_000])
 @pytest.mark.parametrize(("mean", "var"), [(0.0, 0.3), (1.5, 1e-4), (2.0, 3.0)])
 def test_poisson_agrees_with_scipy(y, mean, var):

@@ -16,7 +16,9 @@ from gramian import (
     ConvDKMConfig,
     DenseDKM,
     DenseDKMConfig,
+    FullRankConfig,
     NegativeVarianceError,
+    NetworkConfig,
     NormChoice,
     NotPSDError,
     VarianceCheck,
@@ -25,6 +27,7 @@ from gramian import (
 from gramian.nn.checks import check_features
 from gramian.nn.layers import ResidualBlock
 from gramian.nn.steps.kernels import KERNELS, Jitter
+from gramian.train.config import TrainConfig
 from tests import reference
 from tests.samples import flatten, generator, random_
 
@@ -446,6 +449,31 @@ def test_recomputed_activations_give_identical_gradients(build, data):
 
 
 # ---- bad input ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "message"),
+    [
+        (DENSE, "unexplained", "must be kept or dropped"),
+        (DENSE, "output_start", "must be random, kernel or prior"),
+        (DENSE, "divergence", "must be"),
+        (DENSE, "lengthscales", "must be"),
+        (SMALL, "pooling", "must be mean, nystrom, mean_mixing or nystrom_mixing"),
+        (SMALL, "whitening", "must be true, false or patches"),
+        (SMALL, "residual_weights", "must be mean"),
+        (SMALL, "mixing_start", "must be"),
+        (SMALL, "inducing_start", "must be"),
+        (NormChoice(), "statistics", "must be running or batch"),
+        (NetworkConfig(), "estimator", "must be"),
+        (FullRankConfig(), "likelihood", "must be gaussian, categorical or dirichlet"),
+        (TrainConfig(), "optimiser", "must be adam, adamw, sgd or muon"),
+    ],
+)
+def test_a_misspelt_word_is_refused(settings, name, message):
+    misspelt = copy.copy(settings)
+    object.__setattr__(misspelt, name, "kepr")  # with type checks off, as users have them
+    with pytest.raises(ValueError, match=f"{name} {message}.*, got 'kepr'"):
+        misspelt.__post_init__()
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,15 @@ def test_patches_at_the_centres_of_clusters():
     assert nearest(clusters) > nearest(chosen) + 0.01
 
 
+def test_patches_of_images_that_are_mostly_black_have_a_length():
+    images = torch.zeros(60, 1, 8, 8)
+    images[:, :, 3:5, 3:5] = torch.rand(60, 1, 2, 2, generator=generator(0))
+    patches = PatchInput(8, 1, start="clusters").choose_inducing(images, generator(0))
+    lengths = patches.flatten(1).norm(dim=1)
+    torch.testing.assert_close(lengths, lengths[:1].expand(8))
+    assert 0.2 < lengths[0] < 2
+
+
 def test_flat_images_have_no_clusters():
     images = torch.zeros(3, 1, 5, 5)
     images[0, 0, 1, 1] = 1.0

@@ -39,6 +39,7 @@ from jaxtyping import Float
 from numpy.polynomial import Polynomial
 from torch import Tensor
 
+from gramian.gram.errors import within
 from gramian.gram.linalg import cholesky, solve_lower
 
 SINGULAR = 1e-12
@@ -54,7 +55,8 @@ def deep_linear_optimum(
 ) -> list[Float[Tensor, "P P"]]:
     """G_1 … G_L that maximise the objective of a deep linear model (see the module's text).
 
-    G_ℓ = R V diag(a)^ℓ Vᵀ Rᵀ, with G_0 = R Rᵀ and R⁻¹ Y Yᵀ R⁻ᵀ = V diag(λ) Vᵀ.
+    G_ℓ = R V diag(a)^ℓ Vᵀ Rᵀ, with G_0 = R Rᵀ and R⁻¹ Y Yᵀ R⁻ᵀ = V diag(λ) Vᵀ, in float64 whatever
+    the inputs are: in float32 a λ of 0 cannot be told from a small one.
 
     Args:
         input_gram: G_0, positive definite; with noise a multiple of the identity.
@@ -73,21 +75,23 @@ def deep_linear_optimum(
         >>> deep_linear_optimum(G_0, Y, nu=1.0, num_layers=2)
         [tensor([[4.]]), tensor([[16.]])]
     """
-    G_0, C = input_gram, targets.shape[1]
+    G_0, Y = (values.detach().cpu().double() for values in (input_gram, targets))
+    C = Y.shape[1]
     if not 0 < nu < math.inf or num_layers < 1 or noise_var < 0:
         raise ValueError(
             "nu must be positive and finite, num_layers 1 or more and noise_var 0 or more, "
             f"got {nu}, {num_layers} and {noise_var}"
         )
-    R = cholesky(G_0, what="the input Gram matrix")
+    with within("deep_linear_optimum"):
+        R = cholesky(G_0, what="the input Gram matrix")
     g = float(G_0[0, 0])
-    eye = torch.eye(len(G_0), dtype=G_0.dtype, device=G_0.device)
+    eye = torch.eye(len(G_0), dtype=torch.float64)
     if noise_var > 0 and not torch.allclose(G_0, g * eye, rtol=0.0, atol=1e-12 * g):
         raise ValueError(
             f"with noise_var = {noise_var:g} there is a closed form only for an input Gram matrix "
             "g·I; this one is no multiple of the identity. Take noise_var = 0, or train the model"
         )
-    whitened = solve_lower(R, targets)
+    whitened = solve_lower(R, Y)
     eigenvalues, V = torch.linalg.eigh(whitened @ whitened.mT)
     eigenvalues = torch.where(eigenvalues > SINGULAR * eigenvalues[-1], eigenvalues, 0.0)
     num_zeros = int((eigenvalues == 0).sum())
@@ -98,8 +102,9 @@ def deep_linear_optimum(
             "noise_var > 0, or as many outputs as there are points"
         )
     roots = [best_root(float(lam), nu, num_layers, C, noise_var / g) for lam in eigenvalues]
-    a = torch.tensor(roots, dtype=G_0.dtype, device=G_0.device)
-    return [(R @ V * a**layer) @ (R @ V).mT for layer in range(1, num_layers + 1)]
+    a = torch.tensor(roots, dtype=torch.float64)
+    powers = range(1, num_layers + 1)
+    return [((R @ V * a**power) @ (R @ V).mT).to(input_gram) for power in powers]
 
 
 def best_root(lam: float, nu: float, L: int, C: int, noise_var: float) -> float:

@@ -77,8 +77,8 @@ class NotPSDError(NumericalError):
         self.remedy = (
             "Check the inputs, or lower the learning rate."
             if math.isnan(smallest_eigenvalue)
-            else "Raise the kernel jitter or SKR.jitter, raise nu, lower the learning rate, or use "
-            "float64."
+            else "Raise the kernel jitter or nu, or use float64; with SKR, raise its jitter; in a "
+            "training by gradients, lower the learning rate."
         )
 
     def fact(self) -> str:
@@ -111,20 +111,26 @@ class NegativeVarianceError(NumericalError):
         1 of 2 variances are not above -1e-10 (smallest -0.1).
     """
 
-    remedy = (
-        "K_ii is too badly conditioned for this precision: raise SKR.jitter or the kernel jitter, "
-        "raise nu, use float64, or allow clamping with VarianceCheck(clamp=True)."
-    )
-
     def __init__(self, count: int, total: int, smallest: float, threshold: float) -> None:
         super().__init__(count, total, smallest, threshold)
         self.count = count
         self.total = total
         self.smallest = smallest
         self.threshold = threshold
+        self.remedy = (
+            "Check the inputs, or lower the learning rate."
+            if math.isnan(smallest)
+            else "K_ii is too badly conditioned for this precision: raise the kernel jitter or nu, "
+            "use float64, with SKR raise its jitter, or allow clamping with "
+            "VarianceCheck(clamp=True)."
+        )
 
     def fact(self) -> str:
         """Count the bad entries and show the smallest."""
+        if math.isnan(self.smallest):
+            return (
+                f"{self.count} of {self.total} variances are NaN or not above {self.threshold:g}."
+            )
         return (
             f"{self.count} of {self.total} variances are not above {self.threshold:g} "
             f"(smallest {self.smallest:.3g})."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -27,6 +28,23 @@ def check_not_negative(**settings: Numbers | None) -> None:
         numbers = _numbers(value)
         if value is not None and not all(0 <= number < math.inf for number in numbers):
             raise ValueError(f"{name} must be 0 or more, got {value}")
+
+
+def check_choices(settings: object) -> None:
+    """Raise where a setting (a field of a dataclass) is a word that its type does not list."""
+    for name, kind in get_type_hints(type(settings)).items():
+        value, parts = getattr(settings, name), get_args(kind) or (kind,)
+        if get_origin(kind) is Literal:
+            parts = (kind,)
+        words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+        if words and isinstance(value, str) and str not in parts and value not in words:
+            raise ValueError(f"{name} must be {_listed(words, parts)}, got {value!r}")
+
+
+def _listed(words: Sequence[object], parts: Sequence[object]) -> str:
+    """Choices in words: true, false or patches."""
+    words = [*("true", "false") * (bool in parts), *map(str, words)]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _numbers(value: Numbers | None) -> Sequence[float | int]:

@@ -76,8 +76,6 @@ class ConvDKMConfig(DKMConfig):
             image_shape=self.image_shape,
         )
         check_not_negative(blocks_per_stage=self.blocks_per_stage)
-        if self.whitening not in (True, False, "patches"):
-            raise ValueError(f"whitening must be true, false or patches, got {self.whitening!r}")
         weights = self.weights_of_block(1)
         if not (min(weights) >= 0 < sum(weights) < math.inf):
             raise ValueError(f"residual_weights must be 0 or more and not both 0, got {weights}")

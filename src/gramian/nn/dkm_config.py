@@ -9,7 +9,7 @@ from typing import Any
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.divergence import Divergence
 from gramian.gram.skr import SKR
-from gramian.nn.checks import check_positive
+from gramian.nn.checks import check_choices, check_positive
 from gramian.nn.layers import LAYERS, Layer
 from gramian.nn.likelihoods import LikelihoodConfig, check_likelihood
 from gramian.nn.named import find
@@ -40,6 +40,7 @@ class KernelConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
+        check_choices(self)
         self.check_bandwidth(self.bandwidth)
         check_positive(weight_var=self.weight_var, bias_var=self.bias_var)
 

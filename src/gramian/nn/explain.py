@@ -101,6 +101,7 @@ def pixel_shares(
     """
     if model.pooling is None:
         raise ValueError("pixel shares are for images: this model is for rows")
+    check_alone(model)
     model.check_initialised()
     model.check_data(x)
     model.check_data(reference)
@@ -124,6 +125,15 @@ def pixel_shares(
     return shares, ends
 
 
+def check_alone(model: DKM) -> None:
+    """Raise if a prediction depends on its batch: then the shares of one image are not its own."""
+    if not model.can_freeze:
+        raise ValueError(
+            "shares of pixels are for models that normalise by running statistics: with "
+            "NormChoice(statistics='batch') the other images of a batch have shares too"
+        )
+
+
 def input_shares(
     model: DKM, x: Float[Tensor, "B C H W"], reference: Float[Tensor, "C H W"], outputs: Tensor
 ) -> Float[Tensor, "B H W"]:
@@ -139,6 +149,7 @@ def input_shares(
         reference: an image.
         outputs: [B], whose output is explained: one for each image.
     """
+    check_alone(model)
     model.check_initialised()
     model.check_data(x)
     step = x - reference

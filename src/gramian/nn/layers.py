@@ -192,6 +192,7 @@ class DKMLayer(Layer[LayerState]):
         tt_diag = (w_m * v.square()) * g_tt
         if v.numel() > 1:  # a factor of each pixel or image
             U, v = v.expand_as(g_tt).reshape(-1, 1) * U, v.new_ones(1)
+        v = v.reshape(1)  # also of a single image, and of a map of one pixel
         if skip is None:
             ti = conditional.cross(U, u * v)
         else:

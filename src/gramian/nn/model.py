@@ -161,7 +161,7 @@ class DKM(Trainable):
     @property
     def can_freeze(self) -> bool:
         """Whether predictions are a function of one data point, and not of its batch."""
-        return all(norm.choice.statistics == "running" for _, norm in self._named_norms())
+        return not any(norm.depends_on_batch for _, norm in self._named_norms())
 
     def for_prediction(self) -> Callable[[Tensor], Marginals]:
         """The frozen form; a model that normalises by the batch at hand has none."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gramian.explained import Explained
 from gramian.nn.baseline.network import Network, NetworkConfig
-from gramian.nn.checks import check_not_negative, check_positive
+from gramian.nn.checks import check_choices, check_not_negative, check_positive
 from gramian.nn.contract import Trainable
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
@@ -158,6 +158,7 @@ class TrainConfig:
         """Refuse settings without a meaning."""
         check_no_nulls(self)
         try:
+            check_choices(self)
             check_positive(
                 max_epochs=self.max_epochs,
                 batch_size=self.batch_size,

@@ -168,7 +168,7 @@ def fit_full_rank(
     model.initialise_()
     noise = None
     if model.output is not None:
-        noise = model.draw_samples(generator(seed, "search")).to(engine.device)
+        noise = model.draw_samples(generator(seed, "search"))
     console = Console(file=sys.stderr, quiet=not verbose)
     if verbose:
         space = (x.shape[2], x.shape[3]) if x.ndim == 4 else None

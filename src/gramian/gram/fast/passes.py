@@ -72,6 +72,15 @@ def roots(g: Float[Tensor, " N"]) -> tuple[Float[Tensor, " N"], Float[Tensor, " 
     return root, root.reciprocal()
 
 
+MOST = 40.0  # e^40 and e^−40, times anything usual, are numbers of float32
+
+
+def split_decay(beta: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """e^−β as (e^−β₁, β₂) with β₁ + β₂ = β: a factor that is not 0, and what is left."""
+    part = beta.clamp_max(MOST)
+    return (-part).exp(), beta - part
+
+
 def gaussian_rows(
     c: Float[Tensor, "N P"],
     root: Float[Tensor, " N"],
@@ -79,9 +88,10 @@ def gaussian_rows(
     q: Float[Tensor, " P"],
     column: Float[Tensor, " P"],
     b: Float[Tensor, "..."],
+    less: Float[Tensor, "..."],
 ) -> Float[Tensor, "N P"]:
-    """root ∘ exp(r q ∘ c) ∘ column + b, by rows and columns."""
-    log_root, r = root.log()[:, None], r[:, None]
+    """root ∘ exp(r q ∘ c − less) ∘ column + b, by rows and columns."""
+    log_root, r = (root.log() - less)[:, None], r[:, None]
     K = _empty_like(c)
     for rows in row_blocks(c):
         k = torch.mul(c[rows], r[rows], out=K[rows])
@@ -96,7 +106,8 @@ class _NormalizedGaussian(torch.autograd.Function):
         ctx: Any, c: Tensor, x: Tensor, y: Tensor, w: Tensor, b: Tensor, beta: Tensor
     ) -> Tensor:
         (root, r), (root_y, q) = roots(x), roots(y)
-        K = gaussian_rows(c, root, r, beta * q, w * root_y * (-beta).exp(), b)
+        decay, less = split_decay(beta)
+        K = gaussian_rows(c, root, r, beta * q, w * root_y * decay, b, less)
         ctx.save_for_backward(c, K, r, q, w, b, beta)
         return K
 

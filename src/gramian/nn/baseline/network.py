@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.baseline.resnet import ResNet
-from gramian.nn.checks import check_positive
+from gramian.nn.checks import check_choices, check_positive
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.likelihoods import LikelihoodConfig, build_likelihood, check_likelihood
 
@@ -45,6 +45,7 @@ class NetworkConfig(LikelihoodConfig):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
+        check_choices(self)
         check_positive(
             widths=self.widths,
             blocks_per_stage=self.blocks_per_stage,

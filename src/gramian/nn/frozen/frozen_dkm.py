@@ -110,6 +110,8 @@ class FrozenDKM(nn.Module):
             ti, tt_diag = data
             data = self.pooling.pool(ti.flatten(1, -2), tt_diag.flatten(1), self.inverse_factor)
             variances["pooling"] = data[1]
+            if self.variance_check.clamp:
+                data = data[0], data[1].clamp_min(0.0)
         q = self.output(data)
         if torch.compiler.is_exporting():
             return Marginals(q.mean, q.var.clamp_min(0.0)) if self.variance_check.clamp else q

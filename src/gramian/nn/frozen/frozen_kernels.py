@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gramian.gram.fast.passes import gaussian_rows, roots
+from gramian.gram.fast.passes import gaussian_rows, roots, split_decay
 from gramian.nn.steps.kernels import Kernel, NormalizedGaussian
 
 Data = tuple[Tensor, Tensor]
@@ -40,6 +40,7 @@ class FrozenGaussian(nn.Module):
     q: Tensor
     column: Tensor
     b: Tensor
+    less: Tensor
     slope: Tensor
     offset: Tensor
 
@@ -49,15 +50,18 @@ class FrozenGaussian(nn.Module):
         root, q = roots(g_ii)
         jitter, beta = kernel.jitter, kernel.beta(g_ii)
         self.register_buffer("q", beta * q)
-        self.register_buffer("column", w * root * (-beta).exp())
+        decay, less = split_decay(beta)
+        self.register_buffer("column", w * root * decay)
         self.register_buffer("b", b)
+        self.register_buffer("less", less)
         self.register_buffer("slope", (1 + jitter.relative) * w)
         self.register_buffer("offset", jitter(b))
 
     def forward(self, ti: Float[Tensor, "B *space P"], tt: Float[Tensor, "B *space"]) -> Data:
         """The kernel."""
         root, r = roots(tt.flatten())
-        K_ti = gaussian_rows(ti.flatten(0, -2), root, r, self.q, self.column, self.b)
+        rows = ti.flatten(0, -2)
+        K_ti = gaussian_rows(rows, root, r, self.q, self.column, self.b, self.less)
         return K_ti.view_as(ti), torch.addcmul(self.offset, tt, self.slope)
 
 

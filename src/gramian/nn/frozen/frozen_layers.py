@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class FrozenNorm(nn.Module):
 
     def __init__(self, norm: GramNorm, G_ii: Float[Tensor, "P P"], weight: float = 1.0) -> None:
         super().__init__()
-        if norm.choice.statistics == "batch":
+        if norm.depends_on_batch:
             raise ValueError(
                 "a model that normalises by the statistics of the batch at hand cannot be frozen: "
                 "its predictions depend on the batch. Use NormChoice(statistics='running')."
@@ -74,7 +75,7 @@ class FrozenNorm(nn.Module):
         n_t = G_ii.new_ones(1) if norm.running_mean is None else norm.running_mean
         u, v = norm.factors(G_ii, n_t)
         self.is_folded = is_constant and v.numel() == 1
-        self.columns = weight * u * v if self.is_folded else weight * u
+        self.columns = weight * u * v.reshape(1) if self.is_folded else weight * u
         self.register_buffer("v", v)
         self.register_buffer("scale", weight * v.square())
         self.norm = None if is_constant else copied(norm)
@@ -211,23 +212,28 @@ class FrozenBlock(nn.Module):
 
 
 class FrozenState(nn.Module):
-    """Any layer as it is, with its state worked out: the frozen form of a custom layer."""
+    """Any layer as it is, with its state worked out: the frozen form of a custom layer.
+
+    The tensors of the state are buffers, so that they are saved and moved with the layer.
+    """
 
     def __init__(self, layer: nn.Module, G_ii: Float[Tensor, "P P"], state: Any) -> None:
         super().__init__()
         self.layer = copied(layer)
-        self.ii, self.state = G_ii, state
+        self.num_parts = 0
+        self._form = _each_tensor((G_ii, state), self._keep)  # of tensors without values
 
     def forward(self, data: Data) -> tuple[Data, dict[str, Tensor]]:
         """The data half of the layer, which checks its variances itself."""
-        gram, _ = self.layer.data(GramBlocks(self.ii, *data), self.state)  # type: ignore[operator]
+        parts = iter([self.get_buffer(f"part{number}") for number in range(self.num_parts)])
+        ii, state = _each_tensor(self._form, lambda _: next(parts))
+        gram, _ = self.layer.data(GramBlocks(ii, *data), state)  # type: ignore[operator]
         return (gram.ti, gram.tt_diag), {}
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenState:
-        """Move the state along with the layer."""
-        self.ii, self.state = _each_tensor((self.ii, self.state), fn)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
+    def _keep(self, value: Tensor) -> Tensor:
+        self.register_buffer(f"part{self.num_parts}", value.detach())
+        self.num_parts += 1
+        return value.to("meta")
 
 
 class FrozenOutput(nn.Module):
@@ -266,14 +272,16 @@ class FrozenOutput(nn.Module):
 
 
 def _each_tensor(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of nested dataclasses, tuples and mappings with ``fn`` of each tensor."""
+    """A copy of dataclasses, namespaces, sequences and mappings with ``fn`` of each tensor."""
     if isinstance(value, Tensor):
         return fn(value)
     if is_dataclass(value) and not isinstance(value, type):
         parts = {part.name: getattr(value, part.name) for part in fields(value)}
         return replace(value, **{name: _each_tensor(part, fn) for name, part in parts.items()})
-    if isinstance(value, tuple):
-        return tuple(_each_tensor(part, fn) for part in value)
+    if isinstance(value, SimpleNamespace):
+        return SimpleNamespace(**_each_tensor(vars(value), fn))
+    if isinstance(value, tuple | list):
+        return type(value)(_each_tensor(part, fn) for part in value)
     if isinstance(value, Mapping):
         return {key: _each_tensor(part, fn) for key, part in value.items()}
     return value

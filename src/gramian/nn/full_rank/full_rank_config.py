@@ -124,7 +124,7 @@ class FullRankConfig(KernelConfig):
             self.divergence,
             tempered=False,
             variance_check=self.variance_check,
-            start="kernel",
+            start="prior",
         )
 
     def convolutions(self, space: tuple[int, int] | None) -> list[PairConvolution | None]:

@@ -231,7 +231,8 @@ class FullRankModel(nn.Module):
     def draw_samples(self, generator: torch.Generator) -> Float[Tensor, "S P C"]:
         """Fresh Monte-Carlo noise for ``objective``."""
         shape = (len(self.train_inputs), self.num_outputs)
-        return draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)
+        noise = draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)
+        return noise.to(self.device)
 
     @torch.no_grad()
     def initialise_(self, grams: Mapping[str, Tensor] | None = None) -> None:

@@ -65,7 +65,8 @@ class Gaussian(WithNoise):
     ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
         """mean and var + σ²."""
         if self.estimator == "monte_carlo":
-            var, mean = torch.var_mean(sample(q, noise), dim=0)
+            unbiased = int(len(noise) > 1)  # one sample has no variance
+            var, mean = torch.var_mean(sample(q, noise), dim=0, correction=unbiased)
             return mean, var + self.noise_var
         return q.mean, (q.var + self.noise_var).expand_as(q.mean)
 

@@ -114,8 +114,9 @@ class Poisson(PerTarget):
 
 
 def _omega(c: Tensor) -> Tensor:
-    """The solution of w + log w = c, by Newton's method."""
-    w = torch.where(c > 1, c, c.clamp_max(1).exp())
+    """The solution of w + log w = c, by Newton's method; the smallest number if it is smaller."""
+    least = torch.finfo(c.dtype).tiny
+    w = torch.where(c > 1, c, c.clamp_max(1).exp()).clamp_min(least)
     for _ in range(12):
-        w = w * (1 + c - w.log()) / (1 + w)
+        w = (w * (1 + c - w.log()) / (1 + w)).clamp_min(least)
     return w

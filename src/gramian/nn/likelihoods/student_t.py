@@ -53,10 +53,15 @@ class StudentT(WithNoise):
     def log_density(
         self, z: Float[Tensor, "B C"], f: Float[Tensor, "S B C"]
     ) -> Float[Tensor, "S B C"]:
-        """lgamma((ν+1)/2) − lgamma(ν/2) − ½ log(π ν σ²) − (ν+1)/2 log(1 + (z − f)²/(ν σ²))."""
-        nu, spread = self.degrees, self.degrees * self.noise_var
-        constant = ((nu + 1) / 2).lgamma() - (nu / 2).lgamma() - (math.pi * spread).log() / 2
-        return constant - (nu + 1) / 2 * ((z - f).square() / spread).log1p()
+        """lgamma((ν+1)/2) − lgamma(ν/2) − ½ log(π ν σ²) − (ν+1)/2 log(1 + (z − f)²/(ν σ²)).
+
+        With h = ν/2 and Stirling's remainder r, the lgamma differ by
+        ½ log h + h log(1 + 1/(2h)) − ½ + r(h + ½) − r(h), which large ν do not cancel.
+        """
+        nu, h = self.degrees, self.degrees / 2
+        rest = h * (0.5 / h).log1p() - 0.5 + stirling_rest(h + 0.5) - stirling_rest(h)
+        constant = rest - (2 * math.pi * self.noise_var).log() / 2
+        return constant - (nu + 1) / 2 * ((z - f).square() / (nu * self.noise_var)).log1p()
 
     def log_marginal(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
@@ -73,7 +78,7 @@ class StudentT(WithNoise):
         t = torch.linspace(-1, 1, 801, dtype=q.mean.dtype, device=q.mean.device)[:, None, None]
         t = t * (40 / unit).asinh()
         u = unit * t.sinh()
-        log_gamma = half * half.log() - half.lgamma() + half * (u - u.exp())
+        log_gamma = (half / (2 * math.pi)).log() / 2 - stirling_rest(half) - half * (u.expm1() - u)
         log_step = (unit * t.cosh() * (t[1] - t[0])).log()
         var = q.var.clamp_min(0) + self.noise_var * (-u).exp()
         log_p = log_normal(self.scaled(y, q.mean), q.mean, var)
@@ -92,3 +97,10 @@ class StudentT(WithNoise):
         tau = torch._standard_gamma(half, generator=generator) / half
         noise = normals(f.shape, generator, f.dtype) / tau.sqrt()
         return f + self.noise_var.sqrt() * noise.to(f.device)
+
+
+def stirling_rest(x: Tensor) -> Tensor:
+    """r in lgamma x = x log x − x + ½ log(2π/x) + r, for x ≥ 1."""
+    series = 1 / (12 * x) - 1 / (360 * x**3) + 1 / (1260 * x**5)
+    direct = x.lgamma() - (x * x.log() - x + (2 * math.pi / x).log() / 2)
+    return torch.where(x > 8, series, direct)

@@ -193,7 +193,8 @@ class PatchInput(nn.Module):
             rows = rows[lengths > lengths.median() / 2]  # of flat patches, noise has a direction
             if len(rows) > P:
                 first = _choose(rows, P, generator, "patches")
-                centres = lengths.median() * directions(rows, first)
+                usual = lengths.median() or lengths[lengths > 0].median()  # if most are black
+                centres = usual * directions(rows, first)
                 return centres.view(P, *patches.shape[1:])
         return _choose(patches, P, generator, f"{f}×{f} patches")
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
+from gramian.nn.checks import check_choices
 
 BatchMean = Callable[[Tensor, tuple[int, ...]], Tensor]
 
@@ -47,6 +48,10 @@ class NormChoice:
     scale_data: Literal["none", "global", "location"] = "global"
     statistics: Literal["running", "batch"] = "running"
     momentum: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what is no choice."""
+        check_choices(self)
 
     @classmethod
     def off(cls) -> NormChoice:
@@ -85,6 +90,11 @@ class GramNorm(nn.Module):
         running_mean = torch.ones(means[choice.data]) if choice.data in means else None
         self.register_buffer("running_mean", running_mean)
 
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether, in evaluation too, n_t is a mean over the batch at hand."""
+        return self.running_mean is not None and self.choice.statistics == "batch"
+
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> Float[Tensor, "Pi Pi"]:
         """Normalise the inducing block."""
         u = self._inducing_factor(G_ii)
@@ -92,10 +102,10 @@ class GramNorm(nn.Module):
 
     def data_mean(self, tt_diag: Float[Tensor, "B *space"]) -> Float[Tensor, "..."]:
         """n_t: of this batch in training; what ``statistics`` says in evaluation."""
-        choice = self.choice
-        if self.running_mean is not None and not self.training and choice.statistics == "running":
+        is_running = not self.training and self.choice.statistics == "running"
+        if self.running_mean is not None and is_running:
             return self.running_mean
-        match choice.data:
+        match self.choice.data:
             case "none":
                 return tt_diag.new_ones(1)
             case "global":
@@ -108,7 +118,7 @@ class GramNorm(nn.Module):
                 pixels = tuple(range(1, tt_diag.ndim))
                 return tt_diag.mean(pixels, keepdim=True) if pixels else tt_diag
             case _:
-                assert_never(choice.data)
+                assert_never(self.choice.data)
 
     def data(
         self, gram: GramBlocks, ii: Float[Tensor, "Pi Pi"], n_t: Float[Tensor, "..."]

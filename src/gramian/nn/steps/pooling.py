@@ -132,7 +132,7 @@ class NystromMean(Pooling):
 
     def inducing(self, G_ii: Float[Tensor, "Pi Pi"]) -> PooledState:
         """The inducing block after pooling."""
-        L = cholesky(G_ii, what="pooled G_ii")
+        L = cholesky(G_ii, what="G_ii before pooling")
         eye = torch.eye(len(L), dtype=L.dtype, device=L.device)
         C = self.mixing
         return PooledState(G_ii if C is None else C @ G_ii @ C.mT, solve_lower(L, eye))
