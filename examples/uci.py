@@ -106,6 +106,8 @@ def full_rank(x: Array, y: Array, x_test: Array, choice: Choice) -> Prediction:
 def inducing(x: Array, y: Array, x_test: Array, choice: Choice) -> Prediction:
     """One Gram layer over 100 inducing points, with SKR if it is chosen."""
     model = DKMRegressor(
+        num_inducing=100,
+        num_layers=1,
         nu=choice["nu"],
         skr_gamma_fraction=choice.get("gamma_fraction"),
         skr_jitter=choice.get("jitter", 0.0),

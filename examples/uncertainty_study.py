@@ -309,7 +309,7 @@ def show(path: Path, plot: Path | None) -> None:
         print_table(f"{data}: AUROC by other data", BY_OTHER, found)
         for other in (name for name in BESIDE if name in found):
             less = {method: differences(mine, found[other]) for method, mine in found.items()}
-            print_table(f"{data}: less {other}, seed by seed", DIFFERENCES, less)
+            print_table(f"{data}: less {other}, group by group", DIFFERENCES, less)
     if plot is not None:
         draw(rows, plot)
 
@@ -317,10 +317,10 @@ def show(path: Path, plot: Path | None) -> None:
 def differences(
     mine: dict[int, dict[str, float]], others: dict[int, dict[str, float]]
 ) -> dict[int, dict[str, float]]:
-    """Each number less that of the same seed."""
+    """Each number less that of the same group."""
     return {
-        seed: {key: mine[seed][key] - others[seed][key] for key in DIFFERENCES}
-        for seed in mine.keys() & others.keys()
+        group: {key: mine[group][key] - others[group][key] for key in DIFFERENCES}
+        for group in mine.keys() & others.keys()
     }
 
 

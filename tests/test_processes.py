@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -175,3 +176,19 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_nothing_is_lost(three
         assert_same_weights(seen["resumed"], seen["weights"])
         for row, expected in zip(seen["resumed rows"], seen["rows"], strict=True):
             assert {**row, **dict.fromkeys(timed)} == {**expected, **dict.fromkeys(timed)}
+
+
+def test_a_table_in_two_processes_gives_the_result_of_one(tmp_path):
+    """With natural gradients, which leave some parameters out of what processes exchange."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(60, 3))
+    np.savez(tmp_path / "table.npz", x=x, y=np.sin(x[:, :1]))
+    words = ["-m", "gramian", "train", "--data", str(tmp_path / "table.npz"), "--max_epochs", "3",
+             "--batch_size", "20", "--model.num_inducing", "8", "--quiet", "--plots", "false",
+             "--device", "cpu", "--name", "run", "--output"]  # fmt: skip
+    for devices in ("1", "2"):
+        code, err = finish(start(*words, str(tmp_path / devices), "--devices", devices))
+        assert code == 0, err
+    one, two = saved_weights(tmp_path / "1"), saved_weights(tmp_path / "2")
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-7, atol=1e-7, msg=name)

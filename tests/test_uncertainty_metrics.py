@@ -130,6 +130,13 @@ def test_scores_that_tell_all_apart_and_nothing():
     assert (nothing.auroc, nothing.aupr, nothing.fpr95) == (0.5, 0.25, 1.0)
 
 
+def test_equal_confidences_in_bins_of_equal_mass_have_no_order():
+    """Always 0.9 sure and right nine times of ten: calibrated, whoever comes first."""
+    p = np.tile([0.9, 0.1], (100, 1))
+    for y in (np.arange(100) < 10, np.arange(100) >= 90):
+        assert calibration(p, y.astype(int), binning="mass").error == pytest.approx(0, abs=1e-12)
+
+
 def test_mutual_information_is_the_disagreement_of_members():
     same = np.tile(predictions(num=5)[0], (3, 1, 1))
     assert mutual_information(same) == pytest.approx(np.zeros(5), abs=1e-12)
@@ -176,3 +183,5 @@ def test_other_wrong_input():
         detection([math.nan], [1.0])
     with pytest.raises(ValueError, match=r"\[M, N, C\]"):
         mutual_information(p)
+    with pytest.raises(ValueError, match="probabilities must be"):
+        mutual_information([[[2.0, -1.0]], [[0.5, 0.5]]])

@@ -121,6 +121,7 @@ def _in_bins(confidence: Array, right: Array, num_bins: int, binning: Binning) -
     elif binning == "mass":
         ranks = np.argsort(np.argsort(confidence, kind="stable"), kind="stable")
         parts = ranks * num_bins // len(confidence)
+        right = _mean_of_ties(confidence, right)  # those that equals go to different bins with
     else:
         raise ValueError(f"binning must be width or mass, got {binning!r}")
     count = np.bincount(parts, minlength=num_bins)
@@ -128,6 +129,12 @@ def _in_bins(confidence: Array, right: Array, num_bins: int, binning: Binning) -
     sums = (np.bincount(parts, weights=w, minlength=num_bins)[used] for w in (confidence, right))
     mean_confidence, accuracy = (total / count[used] for total in sums)
     return Calibration(mean_confidence, accuracy, count[used])
+
+
+def _mean_of_ties(score: Array, values: Array) -> Array:
+    """Each value as the mean over all with its score, so that their order makes no difference."""
+    _, ties = np.unique(score, return_inverse=True)
+    return np.asarray((np.bincount(ties, weights=values) / np.bincount(ties))[ties])
 
 
 # ---- which predictions to trust ----
@@ -171,10 +178,9 @@ def risk_coverage(probabilities: Any, labels: Any, confidence: Any = None) -> Ri
     p, y = checked(probabilities, labels)
     sure = p.max(1) if confidence is None else _numbers(confidence, "confidence", len(y))
     wrong = (p.argmax(1) != y).astype(np.float64)
-    _, group = np.unique(-sure, return_inverse=True)  # the most certain first
-    shared = (np.bincount(group, weights=wrong) / np.bincount(group))[group]
+    shared = _mean_of_ties(sure, wrong)[np.argsort(-sure)]  # the most certain first
     ranks = np.arange(1, len(y) + 1)
-    return RiskCoverage(ranks / len(y), np.cumsum(shared[np.argsort(group, kind="stable")]) / ranks)
+    return RiskCoverage(ranks / len(y), np.cumsum(shared) / ranks)
 
 
 @dataclass(frozen=True)
@@ -248,6 +254,7 @@ def mutual_information(members: Any) -> Array:
     p = np.asarray(_array(members), dtype=np.float64)
     if p.ndim != 3 or p.shape[0] < 1:
         raise ValueError(f"members must be probabilities [M, N, C], got shape {p.shape}")
+    as_probabilities(p.reshape(-1, p.shape[2]))
     return np.asarray(entr(p.mean(0)).sum(1) - entr(p).sum(2).mean(0))
 
 

@@ -21,12 +21,13 @@ from gramian import SKR, Bandwidth, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
 from gramian.train import natural
-from gramian.train.data import Dataset
+from gramian.train.data import Dataset, hold_out
 from gramian.train.estimators import DKMClassifier, DKMRegressor
 from gramian.train.estimators.image_estimators import ConvDKMClassifier
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
 from gramian.train.pretrained import PretrainedError
+from gramian.train.runtime.seeds import generator
 
 FAST = {"num_inducing": 12, "max_epochs": 8, "num_samples": 32, "random_state": 0}
 FAST_CONV = {
@@ -248,6 +249,61 @@ def test_partial_fit_learns_in_portions(moons):
         model.partial_fit(x, names, classes=["a", "c"])
 
 
+def test_a_first_portion_may_be_of_one_class(moons):
+    x, y = moons
+    model = DKMClassifier(**FAST).partial_fit(x[y == 0][:30], y[y == 0][:30], classes=[0, 1])
+    for _ in range(15):
+        model.partial_fit(x, y)
+    assert model.score(x, y) > 0.85
+
+
+def test_portions_have_weights_and_lose_their_calibration(moons):
+    x, y = moons
+    plain, weighted = (DKMClassifier(**FAST, class_weight=w) for w in (None, {0: 1, 1: 50}))
+    for model in (plain, weighted):
+        model.partial_fit(x, y, classes=[0, 1]).partial_fit(x, y)
+    assert (weighted.predict(x) == 1).mean() > (plain.predict(x) == 1).mean()
+    by_hand = DKMClassifier(**FAST)
+    for _ in range(2):
+        by_hand.partial_fit(x, y, classes=[0, 1], sample_weight=np.where(y == 1, 50.0, 1.0))
+    np.testing.assert_array_equal(by_hand.predict_proba(x), weighted.predict_proba(x))
+    with pytest.raises(ValueError, match="needs all data at once"):
+        DKMClassifier(**FAST, class_weight="balanced").partial_fit(x, y, classes=[0, 1])
+    calibrated = DKMClassifier(**FAST, calibrate="temperature").fit(x, y)
+    assert calibrated.predictor_.calibration is not None
+    assert calibrated.partial_fit(x, y).predictor_.calibration is None
+
+
+def test_weights_of_two_in_a_portion_are_like_rows_that_come_twice(moons):
+    x, y = moons
+    settings = {**FAST, "batch_size": 400, "num_inducing": 12}
+    start = DKMClassifier(**settings).partial_fit(x, y, classes=[0, 1])
+    twice, weighted = pickle.loads(pickle.dumps(start)), pickle.loads(pickle.dumps(start))
+    twice.partial_fit(np.concatenate([x, x[:20]]), np.concatenate([y, y[:20]]))
+    weighted.partial_fit(x, y, sample_weight=1.0 + (np.arange(len(x)) < 20))
+    seen = weighted._stream.weight_seen
+    assert seen == twice._stream.weight_seen == 2 * len(x) + 20
+    np.testing.assert_allclose(weighted.predict_proba(x), twice.predict_proba(x), atol=0.02)
+
+
+def test_the_best_model_by_validation_is_refined_too(moons):
+    """q is at its optimum, where further steps of the natural gradient change nothing."""
+    x, y = moons
+    model = DKMRegressor(
+        early_stopping=True, validation_fraction=0.3, n_iter_no_change=2, random_state=0,
+        num_inducing=10, max_epochs=8, batch_size=16,
+    ).fit(x, y.astype(float))  # fmt: skip
+    dkm, scaler = model.predictor_.dkm, model.predictor_.scaler
+    before = dkm.output.q_mean.detach().clone()
+    held = generator(model.predictor_.seed, "validation split")
+    data = Dataset(torch.tensor(x), torch.tensor(y, dtype=torch.float64)[:, None])
+    train, _ = hold_out(data, 0.3, held)
+    samples = dkm.draw_samples(1, torch.Generator().manual_seed(0))
+    batch = (scaler(train.x, torch.float64), train.y, None)
+    natural_step_(dkm, [batch], len(train), 1.0, samples)
+    torch.testing.assert_close(dkm.output.q_mean, before, rtol=1e-6, atol=1e-6)
+
+
 def test_mini_batches(moons):
     model = DKMClassifier(**FAST | {"batch_size": 32}).fit(*moons)
     assert model.score(*moons) > 0.85
@@ -330,6 +386,26 @@ def test_images_of_any_form(images):
     assert unit.score(x / 255, y) > 0.8
     with pytest.raises(ValueError, match="these are uint8"):
         unit.predict(x)
+    with pytest.raises(ValueError, match="from 0 to 255, these are at most"):
+        model.predict(x / 255)
+    assert model.predict(np.zeros((1, 6, 6))).shape == (1,)  # black in any scale
+
+
+def test_numbers_of_any_type_are_levels_between_smallest_and_largest(images):
+    x, _ = images
+    model = ConvDKMClassifier(**FAST_CONV)
+    levels = {
+        "float16": (x / 255).astype(np.float16),
+        "int64": x.astype(np.int64) * 16,
+        "int16": -x.astype(np.int16),
+        "bool": x > 110,
+    }
+    for name, values in levels.items():
+        raw = model._raw(values, reset=True)
+        expected = (values.astype(float) - values.min()) / (float(values.max()) - values.min())
+        found = raw.double().numpy() / 255
+        np.testing.assert_allclose(found, expected, atol=0.5 / 255 + 1e-9, err_msg=name)
+        assert model.pixel_range_ == (float(values.min()), float(values.max()))
 
 
 def test_the_published_recipe_is_a_word_away(images):
@@ -370,6 +446,8 @@ def test_wrong_images(images):
         model.fit(x.reshape(40, 36), y)
     with pytest.raises(ValueError, match="has 25 values"):
         ConvDKMClassifier(**FAST_CONV, image_shape=(1, 5, 5)).fit(x.reshape(40, 36), y)
+    with pytest.raises(ValueError, match=r"look like \(H, W, C\).*transpose"):
+        model.fit(x.transpose(0, 2, 3, 1), y)
     with pytest.raises(ValueError, match="X holds images"):
         ConvDKMClassifier(**FAST_CONV, image_shape=(1, 5, 5)).fit(x, y)
     with pytest.raises(ValueError, match="NaN"):

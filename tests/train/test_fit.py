@@ -1,5 +1,6 @@
 """The public way to train, on arrays of every kind."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +18,9 @@ from gramian import (
     fit,
 )
 from gramian.train.config import ConfigError, TrainConfig
-from gramian.train.data import DataError, Dataset
+from gramian.train.data import Augmentation, DataError, Dataset, RowScaler
 from gramian.train.fit import as_dataset
-from gramian.train.task import fit_model_config, load_task, untrained
+from gramian.train.task import Task, fit_model_config, load_task, split, untrained
 from tests.samples import generator
 
 X = torch.randn(24, 2, generator=generator(0)).double()
@@ -97,7 +98,7 @@ def test_a_model_and_a_predictor_go_on_from_their_weights():
         fit(first, X, LABELS + 1, **SHORT)
 
 
-def test_a_model_made_of_parts():
+def test_a_model_made_of_parts(tmp_path):
     built = DenseDKM.from_config(replace(DENSE, num_features=2))
     parts = {name: getattr(built, name) for name in ("data_shape", "inputs", "kernel", "norm")}
     model = DKM(
@@ -108,6 +109,9 @@ def test_a_model_made_of_parts():
         output=built.output,
         likelihood=built.likelihood,
     )
+    with pytest.raises(ConfigError, match="made of parts has no settings to record"):
+        fit(model, X, LABELS, folder=tmp_path / "run", **SHORT)
+    assert not (tmp_path / "run").exists()
     predictor = fit(model, X, LABELS, **SHORT)
     assert predictor.config is None
     assert predictor.predictions(X)["probabilities"].shape == (24, 2)
@@ -118,7 +122,7 @@ def test_full_rank_settings_start_a_search():
     assert isinstance(predictor, Predictor)
     error = predictor.predictions(X)["mean"] - REAL
     assert error.square().mean().sqrt() < 10
-    with pytest.raises(ConfigError, match=r"does not suit classes: choose .* categorical"):
+    with pytest.raises(ConfigError, match=r"does not suit classes: choose categorical"):
         fit(FullRankConfig(), X, LABELS)
     with pytest.raises(ConfigError, match="no sample_weight"):
         fit(FullRankConfig(), X, REAL, sample_weight=np.ones(24))
@@ -190,3 +194,45 @@ def test_predictions_take_what_fit_takes():
     whole = np.arange(20).reshape(10, 2)
     rows = fit(DenseDKMConfig(num_inducing=4), whole, whole[:, 0] / 3, max_epochs=1)
     assert rows.predictions(whole)["mean"].shape == (10, 1)
+
+
+def test_every_setting_of_the_split_is_honoured_or_refused(tmp_path):
+    seen = []
+    for changes in ({}, {"seed": 5}, {"split_seed": 5}):
+        settings = {"validation_fraction": 0.25, "train_size": 10, **SHORT, **changes}
+        fit(DENSE, X, LABELS, folder=tmp_path / str(len(seen)), **settings)
+        facts = json.loads((tmp_path / str(len(seen)) / "env.json").read_text())
+        seen.append(facts["data"])
+    assert seen[0] == seen[1] != seen[2]  # of ten points and six held out, by the split's own seed
+    train, held_out = split(as_dataset(X, LABELS), TrainConfig(train_size=10))
+    assert (len(train), held_out) == (10, None)
+    with pytest.raises(ConfigError, match="crop_padding and flip are for images"):
+        fit(DENSE, X, LABELS, flip=True, **SHORT)
+    with pytest.raises(ConfigError, match="train_size must be between 2 and the 24"):
+        fit(DENSE, X, LABELS, train_size=25, **SHORT)
+
+
+def test_weights_are_part_of_what_a_result_depends_on():
+    scaler, same = RowScaler.none(2), Augmentation(0, False)
+    plain, one, two = (
+        Task(as_dataset(X, LABELS, None, w), None, None, scaler, same).digest()
+        for w in (None, torch.ones(24), torch.arange(24) + 1.0)
+    )
+    assert len({plain, one, two}) == 3
+
+
+def test_integers_are_real_targets_where_a_likelihood_wants_them():
+    config = DenseDKMConfig(likelihood="gaussian", num_inducing=6)
+    predictor = fit(config, X, torch.arange(24) * 2, **SHORT)
+    assert predictor.predictions(X)["mean"].shape == (24, 1)
+
+
+def test_images_are_predicted_in_the_form_that_they_were_trained_in():
+    images = IMAGES[:, None]
+    labels = torch.arange(12) % 2
+    predictor = fit(CONV, images, labels, **SHORT)
+    with pytest.raises(DataError, match=r"trained on uint8 images, of 0 to 255, .* are float64"):
+        predictor.predictions(images.double() / 255)
+    full = fit(FullRankConfig(likelihood="dirichlet", num_classes=2), images, labels, max_iter=5)
+    as_bytes, as_numbers = (full.predictions(x)["probabilities"] for x in (images, images.double()))
+    torch.testing.assert_close(as_bytes, as_numbers)

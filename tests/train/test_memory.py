@@ -21,6 +21,7 @@ from tests.samples import generator
 
 CONFIG = ConvDKMConfig(num_inducing=(8, 16), strides=(1, 2), blocks_per_stage=2, whitening=False)
 BATCH = 8
+CPU = torch.device("cpu")
 
 
 def model(config=CONFIG) -> ConvDKM:
@@ -73,10 +74,10 @@ def test_as_few_layers_are_recomputed_as_the_budget_needs(monkeypatch):
     dkm = model()
     monkeypatch.setattr(memory, "resident_bytes", lambda device: 0)
     full, least = step_bytes(dkm, BATCH, ()), step_bytes(dkm, BATCH, dkm.layers)
-    assert layers_to_recompute(dkm, BATCH, full) == frozenset()
+    assert layers_to_recompute(dkm, BATCH, full, CPU) == frozenset()
     counts = []
     for budget in (full - 1, (full + least) // 2, least):
-        chosen = layers_to_recompute(dkm, BATCH, budget)
+        chosen = layers_to_recompute(dkm, BATCH, budget, CPU)
         assert step_bytes(dkm, BATCH, chosen) <= budget
         counts.append(len(chosen))
     assert counts == sorted(counts)
@@ -84,7 +85,7 @@ def test_as_few_layers_are_recomputed_as_the_budget_needs(monkeypatch):
     with pytest.raises(
         ConfigError, match=r"even if every layer is recomputed, but memory is 0\.00"
     ):
-        layers_to_recompute(dkm, BATCH, 1000)
+        layers_to_recompute(dkm, BATCH, 1000, CPU)
 
 
 def test_some_recomputed_layers_give_identical_gradients():
@@ -105,11 +106,11 @@ def test_the_settings_choose():
         model(),
         frozenset({"stem", *(f"stage{s}_block{b}" for s in (1, 2) for b in (1, 2))}),
     )
-    assert choose_recomputed(dkm, BATCH, TrainConfig()) == frozenset()
-    assert choose_recomputed(dkm, BATCH, TrainConfig(recompute_activations=True)) == everything
-    assert choose_recomputed(dkm, BATCH, TrainConfig(memory="100GB")) == frozenset()
+    assert choose_recomputed(dkm, BATCH, TrainConfig(), CPU) == frozenset()
+    assert choose_recomputed(dkm, BATCH, TrainConfig(recompute_activations=True), CPU) == everything
+    assert choose_recomputed(dkm, BATCH, TrainConfig(memory="100GB"), CPU) == frozenset()
     with pytest.raises(ConfigError, match="raise accumulate"):
-        choose_recomputed(dkm, BATCH, TrainConfig(memory="1MB"))
+        choose_recomputed(dkm, BATCH, TrainConfig(memory="1MB"), CPU)
 
 
 @pytest.mark.parametrize(

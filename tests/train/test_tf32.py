@@ -15,7 +15,7 @@ from gramian.train.config import ConfigError
 from gramian.train.record.run_folder import RunFolder
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped
-from gramian.train.runtime.tf32 import FACTORS, emulate_tf32, round_to_tf32
+from gramian.train.runtime.tf32 import FACTORS, allow_tf32, emulate_tf32, round_to_tf32
 from tests.train.test_trainer import stop_after
 from tests.train.tiny import (
     assert_same_weights,
@@ -318,3 +318,13 @@ def test_a_stopped_run_resumes_bit_exactly(tmp_path, emulated):
     second = trainer(config(**EMULATED), RunFolder(tmp_path))
     second.fit()
     assert_same_weights(weights(second), weights(emulated))
+
+
+def test_tf32_is_allowed_for_a_time():
+    def state():
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = state()
+    with allow_tf32():
+        assert state() == ("high", True)
+    assert state() == before

@@ -43,8 +43,8 @@ def check_choices(settings: object) -> None:
 
 def _listed(words: Sequence[object], parts: Sequence[object]) -> str:
     """Choices in words: true, false or patches."""
-    words = [*("true", "false") * (bool in parts), *map(str, words)]
-    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+    every = (["true", "false"] if bool in parts else []) + [str(word) for word in words]
+    return f"{', '.join(every[:-1])} or {every[-1]}" if len(every) > 1 else every[0]
 
 
 def _numbers(value: Numbers | None) -> Sequence[float | int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from gramian.nn.likelihoods import Targets, find_likelihood
 from gramian.train.config import MODEL_CONFIGS, ConfigError, ModelConfig, TrainConfig
 from gramian.train.cost.full_rank_cost import check_memory, estimate
 from gramian.train.cost.machine import Machine
-from gramian.train.data import Augmentation, DataError, Dataset, RowScaler, hold_out
+from gramian.train.data import Augmentation, DataError, Dataset, RowScaler
 from gramian.train.data.own_npz import as_points
 from gramian.train.data.targets import as_targets, class_names
 from gramian.train.lbfgs import Search, maximise_from_nngp_
@@ -29,7 +28,7 @@ from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.run import run_to_end
 from gramian.train.runtime.engine import Engine, Precision
 from gramian.train.runtime.seeds import generator
-from gramian.train.task import Task, fit_scaler, untrained
+from gramian.train.task import Task, fit_scaler, split, untrained
 from gramian.train.trainer import Trainer
 
 
@@ -79,25 +78,28 @@ def fit(
         predictor, _ = fit_full_rank(model, as_dataset(X, y), verbose=verbose, **settings)
         return predictor
     data = as_dataset(X, y, _wanted(model), sample_weight)
-    common: Mapping[str, Any] = {"data": "arrays", **settings}
-    fraction, seed = settings.get("validation_fraction", 0.0), settings.get("seed", 0)
-    train, validation = data, None
-    if fraction:
-        train, validation = hold_out(data, fraction, generator(seed, "validation split"))
+    known = getattr(model, "config", None) if isinstance(model, Trainable | Predictor) else model
+    is_known = isinstance(known, tuple(MODEL_CONFIGS.values()))
+    if folder is not None and not is_known:
+        raise ConfigError(
+            "a model that was made of parts has no settings to record: leave out the folder"
+        )
+    recorded: Any = known if is_known else MODEL_CONFIGS["conv" if data.images else "dense"]()
+    kind: Any = next(kind for kind, of in MODEL_CONFIGS.items() if isinstance(recorded, of))
+    config = TrainConfig(kind=kind, model=recorded, data="arrays", **settings)
+    train, validation = split(data, config)
     if isinstance(model, Predictor):
         if model.class_names != data.class_names:
             raise ConfigError(
                 f"the model knows the classes {model.class_names}, y has {data.class_names}"
             )
-        predictor = replace(model, seed=seed, calibration=None)
+        predictor = replace(model, seed=config.seed, calibration=None)
     elif isinstance(model, Trainable):
-        predictor = _around(model, train, seed)
+        predictor = _around(model, train, config.seed)
     else:
-        predictor = untrained(model, train, fit_scaler("", train), seed)
-    known = isinstance(predictor.config, tuple(MODEL_CONFIGS.values()))
-    recorded: Any = predictor.config if known else _like(train)
-    kind: Any = next(kind for kind, of in MODEL_CONFIGS.items() if isinstance(recorded, of))
-    config = TrainConfig(kind=kind, model=recorded, **common)
+        predictor = untrained(model, train, fit_scaler("", train), config.seed)
+        fitted: Any = predictor.config
+        config = replace(config, model=fitted)
     return train_(predictor, train, validation, config, folder=folder, verbose=verbose)[0]
 
 
@@ -155,8 +157,8 @@ def fit_full_rank(
     """
     if (config.likelihood == "gaussian") == (data.targets == "classes"):
         raise ConfigError(
-            f"the likelihood {config.likelihood} does not suit {data.targets}: choose gaussian for "
-            "real targets, categorical or dirichlet for classes"
+            f"the likelihood {config.likelihood} does not suit {data.targets}: choose categorical "
+            "or dirichlet for classes (integers or words), gaussian for floating-point targets"
         )
     engine = Engine(device, precision=precision)
     x = data.x if data.x.is_floating_point() else data.x.double()
@@ -194,6 +196,7 @@ def as_dataset(X: Any, y: Any, wanted: Targets | None = None, sample_weight: Any
         x = x.astype(np.float64)
     if wanted in ("real", "counts"):
         targets = targets[:, None] if targets.ndim == 1 else targets
+        targets = targets.astype(np.float64) if wanted == "real" else targets
     names = class_names("y", targets)
     weights = None if sample_weight is None else torch.tensor(_array(sample_weight)).double()
     return Dataset(as_points("X", x), as_targets("y", targets, names), names, weights)
@@ -219,11 +222,6 @@ def _wanted(model: Trainable | ModelConfig | Predictor) -> Targets | None:
     if isinstance(model, Trainable):
         return model.likelihood.targets
     return None if model.likelihood == "auto" else find_likelihood(model.likelihood).targets
-
-
-def _like(train: Dataset) -> ModelConfig:
-    """Settings to record for a model that was made of parts."""
-    return MODEL_CONFIGS["conv" if train.images else "dense"]()
 
 
 def _array(values: Any) -> Any:

@@ -91,8 +91,8 @@ class NaturalTrainer(Trainer):
 
     def start(self, resume: bool) -> None:
         """Start q(f_i) near its optimum."""
+        self.model.output.requires_grad_(False)  # before processes agree on who sends what
         super().start(resume)
-        self.model.output.requires_grad_(False)
         if not self.resumed:
             self._refine(5)
 
@@ -106,11 +106,10 @@ class NaturalTrainer(Trainer):
         except NumericalError as error:
             self.numerical_error(error)
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Bring q(f_i) to its optimum."""
         self._refine(5)
         self.model.output.requires_grad_(True)
-        super().finish()
 
     def _refine(self, steps: int) -> None:
         everything = torch.arange(len(self.task.train))

@@ -50,7 +50,7 @@ class Task:
     def digest(self) -> str:
         """SHA-256 over all data: what a result depends on besides its settings."""
         sets = (self.train, self.validation, self.test)
-        return digest([data and [data.x, data.y, data.class_names] for data in sets])
+        return digest([data and _parts(data) for data in sets])
 
 
 def load_task(config: TrainConfig, splits: Splits | None = None) -> Task:
@@ -59,7 +59,14 @@ def load_task(config: TrainConfig, splits: Splits | None = None) -> Task:
     The split depends on its own seed only.
     """
     splits = splits or load(config.data, config.data_dir)
-    train, validation = splits.train, None
+    train, validation = split(splits.train, config)
+    augmentation = Augmentation(config.crop_padding, config.flip)
+    return Task(train, validation, splits.test, fit_scaler(config.data, train), augmentation)
+
+
+def split(train: Dataset, config: TrainConfig) -> tuple[Dataset, Dataset | None]:
+    """What to train on, and what is held out, as the settings say."""
+    validation = None
     if config.validation_fraction:
         draw = generator(config.split_seed, "validation split")
         train, validation = hold_out(train, config.validation_fraction, draw)
@@ -73,8 +80,12 @@ def load_task(config: TrainConfig, splits: Splits | None = None) -> Task:
         train = train.subset(order[: config.train_size])
     if train.x.ndim != 4 and (config.crop_padding or config.flip):
         raise ConfigError("crop_padding and flip are for images, but the data are rows")
-    augmentation = Augmentation(config.crop_padding, config.flip)
-    return Task(train, validation, splits.test, fit_scaler(config.data, train), augmentation)
+    return train, validation
+
+
+def _parts(data: Dataset) -> list[Any]:
+    """What a result depends on; weights only if there are any, as older digests have it."""
+    return [data.x, data.y, data.class_names] + ([] if data.weights is None else [data.weights])
 
 
 def fit_scaler(name: str, train: Dataset) -> Scaler:

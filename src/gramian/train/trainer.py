@@ -111,7 +111,7 @@ class Trainer:
         self.model = predictor.trainable.to(engine.dtype).train()
         self.batch_size = min(config.batch_size, len(task.train))
         self.share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
-        set_recomputed_(self.model, self.share, config)
+        set_recomputed_(self.model, self.share, config, engine.device)
         self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
         self.quiet = quiet
@@ -299,6 +299,7 @@ class Trainer:
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
             self.measured = {}
+        self.complete()
         if self.config.estimate_statistics and self.model.running_statistics():
             self.measured = {}
             draw = generator(self.config.seed, "statistics")
@@ -320,6 +321,9 @@ class Trainer:
             self.measure()  # while the processes are together
         if self.folder is not None and self.writes:
             self.predictor.save_pretrained(self.folder.model, self.origin())
+
+    def complete(self) -> None:
+        """What a kind of training does at last to the model that is kept: nothing."""
 
     # ---- start, stop, trouble ----
 
@@ -350,7 +354,7 @@ class Trainer:
             self.last_saved = copy.deepcopy(self.state())
         seconds = choose_threads(self, None if saved is None else saved.get("threads"))
         if not self.quiet:
-            self._say(expectation(self.task, self.config, self.model, seconds))
+            self._say(expectation(self.task, self.config, self.model, self.share, seconds))
 
     def check(self, saved: State) -> None:
         """Refuse a checkpoint that these settings and data cannot go on from."""

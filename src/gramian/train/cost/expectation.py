@@ -11,14 +11,16 @@ from gramian.train.cost.step_memory import step_bytes
 from gramian.train.task import Task
 
 
-def expectation(task: Task, config: TrainConfig, model: Trainable, step_seconds: float) -> str:
-    """One line: size, memory and time expected."""
+def expectation(
+    task: Task, config: TrainConfig, model: Trainable, share: int, step_seconds: float
+) -> str:
+    """One line: size, memory and time expected; ``share``: of a batch, that is computed at once."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     batch = min(config.batch_size, len(task.train))
     steps = math.ceil(len(task.train) / batch) * config.max_epochs
     return (
         f"{config.data}: {len(task.train):,} training points, {parameters:,} parameters, "
-        f"{_memory(model, batch)}"
+        f"{_memory(model, share)}"
         f"{config.max_epochs} epochs = {steps:,} steps of {step_seconds:.2f} s: "
         f"about {duration(steps * step_seconds)}"
     )
@@ -34,10 +36,10 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _memory(model: Trainable, batch: int) -> str:
+def _memory(model: Trainable, share: int) -> str:
     if not isinstance(model, DKM):
         return ""
     count = len(model.recomputed)
     recomputed = f" with {count} of {len(model.layers)} layers recomputed" if count else ""
-    megabytes = step_bytes(model, batch, model.recomputed) / 1e6
+    megabytes = step_bytes(model, share, model.recomputed) / 1e6
     return f"about {megabytes:,.0f} MB for a step{recomputed}, "

@@ -85,30 +85,40 @@ def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
     return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
 
 
-def set_recomputed_(model: Trainable, batch: int, config: TrainConfig) -> None:
+def set_recomputed_(
+    model: Trainable, batch: int, config: TrainConfig, device: torch.device
+) -> None:
     """Choose what the model computes again in the backward pass. A network can do no such thing."""
     if isinstance(model, DKM):
-        model.recomputed = choose_recomputed(model, batch, config)
+        model.recomputed = choose_recomputed(model, batch, config, device)
     elif config.recompute_activations or config.memory is not None:
         raise ConfigError("recompute_activations and memory are for deep kernel machines only")
 
 
-def choose_recomputed(model: DKM, batch: int, config: TrainConfig) -> frozenset[str]:
+def choose_recomputed(
+    model: DKM, batch: int, config: TrainConfig, device: torch.device
+) -> frozenset[str]:
     """The layers that the settings want recomputed: all, as many as memory needs, or none."""
     if config.recompute_activations:
         return frozenset(model.layers)
     if config.memory is None:
         return frozenset()
-    return layers_to_recompute(model, batch, parse_bytes(config.memory))
+    return layers_to_recompute(model, batch, parse_bytes(config.memory), device)
 
 
-def layers_to_recompute(model: DKM, batch: int, budget: int) -> frozenset[str]:
+def layers_to_recompute(
+    model: DKM, batch: int, budget: int, device: torch.device
+) -> frozenset[str]:
     """The layers to compute again in the backward pass, so that a step fits into ``budget`` bytes.
+
+    What the ``device`` holds already counts: the model may not be there yet.
 
     One at a time the layer is chosen that lowers the peak most. ConfigError if even all of them
     are not enough.
     """
-    present = resident_bytes(model.device)
+    present = resident_bytes(device)
+    if model.device != device:
+        present += sum(p.numel() * p.element_size() for p in model.parameters())
     memories = layer_memories(model, batch)
     recomputed: set[str] = set()
     while present + step_bytes(model, batch, recomputed) > budget:

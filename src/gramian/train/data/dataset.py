@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class Dataset:
         class_names: one name for each class; empty for a regression.
         weights: of the data points, float64 [N], 0 or more: a point of weight 2 counts as two
             points. None for 1.
+        is_portion: whether more will come, so that these may all be of one class.
 
     Example:
         >>> import torch
@@ -36,6 +37,7 @@ class Dataset:
     y: Tensor
     class_names: tuple[str, ...] = ()
     weights: Tensor | None = None
+    is_portion: bool = False
 
     def __post_init__(self) -> None:
         """Refuse data that no model could be trained or tested on."""
@@ -46,7 +48,7 @@ class Dataset:
                 f"labels of shape {tuple(self.y.shape)}"
             )
         if self.targets == "classes":
-            _check_labels(self.y, self.class_names)
+            _check_labels(self.y, self.class_names, self.is_portion)
         else:
             _check_targets(self.y)
         if self.weights is not None:
@@ -89,7 +91,7 @@ class Dataset:
         """The data points at ``indices``, copied, in that order; the same class names."""
         index = torch.as_tensor(indices, dtype=torch.int64)
         weights = None if self.weights is None else self.weights[index]
-        return Dataset(self.x[index], self.y[index], self.class_names, weights)
+        return replace(self, x=self.x[index], y=self.y[index], weights=weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,8 @@ def check_points(x: Tensor) -> None:
         _check_finite(x.flatten(1), "image" if x.ndim == 4 else "row")
 
 
-def _check_labels(y: Tensor, class_names: tuple[str, ...]) -> None:
-    """Class numbers, each with a name, of two classes or more."""
+def _check_labels(y: Tensor, class_names: tuple[str, ...], is_portion: bool) -> None:
+    """Class numbers, each with a name, of two classes or more unless others will come."""
     if len(set(class_names)) < len(class_names):
         twice = next(name for name in class_names if class_names.count(name) > 1)
         raise DataError(f"class names must differ, but {twice!r} comes twice")
@@ -192,7 +194,7 @@ def _check_labels(y: Tensor, class_names: tuple[str, ...]) -> None:
             f"class numbers must lie in 0..{len(class_names) - 1}, as there are "
             f"{len(class_names)} class names, got {low}..{high}"
         )
-    if low == high:
+    if low == high and not is_portion:
         raise DataError(
             f"all {len(y)} data points are of class {class_names[low]!r}: "
             "at least two classes must be present"

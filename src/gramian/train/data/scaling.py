@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from gramian.train.data.data_errors import DataError
@@ -39,9 +39,14 @@ class Normaliser:
         return cls(tuple(mean), tuple(std))
 
     def __call__(
-        self, images: UInt8[Tensor, "B C H W"], dtype: torch.dtype
+        self, images: Shaped[Tensor, "B C H W"], dtype: torch.dtype
     ) -> Float[Tensor, "B C H W"]:
         """The images as the model sees them."""
+        if images.dtype != torch.uint8:
+            raise DataError(
+                "the model was trained on uint8 images, of 0 to 255, but these are "
+                f"{str(images.dtype).removeprefix('torch.')}: convert them as those were"
+            )
         mean, std = _constants(self.mean, self.std, images, dtype, "channels")
         return (images.to(dtype) / 255 - mean[:, None, None]) / std[:, None, None]
 
@@ -80,9 +85,10 @@ class RowScaler:
         return cls((0.0,) * num_features, (1.0,) * num_features)
 
     def __call__(
-        self, x: Float[Tensor, "B D *space"], dtype: torch.dtype
+        self, x: Shaped[Tensor, "B D *space"], dtype: torch.dtype
     ) -> Float[Tensor, "B D *space"]:
-        """The data as the model sees them, computed in their own precision."""
+        """The data as the model sees them, computed in their own precision; integers in float64."""
+        x = x if x.is_floating_point() else x.double()
         mean, std = _constants(self.mean, self.std, x, x.dtype, "features")
         if x.ndim == 4:
             mean, std = mean[:, None, None], std[:, None, None]

@@ -135,6 +135,15 @@ def draw_seed(random_state: int | np.random.RandomState | None) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
+def refuse_channels_last(shape: tuple[int, ...]) -> None:
+    """Raise for (H, W, C), which other libraries use: it would pass for H channels."""
+    if shape[0] == shape[1] > 3 >= shape[2]:
+        raise ValueError(
+            f"images of shape {tuple(map(int, shape))} look like (H, W, C), but (C, H, W) is "
+            "expected: X.transpose(0, 3, 1, 2), or say image_shape=(C, H, W) if they are right"
+        )
+
+
 def check_count(name: str, value: Any, allow_auto: bool = False, least: int = 1) -> None:
     """Raise unless ``value`` is an integer of ``least`` (1 or 0) or more (or "auto")."""
     if isinstance(value, str) and value == "auto" and allow_auto:

@@ -31,6 +31,7 @@ from gramian.train.predict.logit_scaling import ScalingKind
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 from gramian.train.runtime.devices import choose_device
+from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.seeds import generator
 from gramian.train.step import check_finite
 from gramian.train.task import untrained
@@ -53,10 +54,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Where a stream of portions stands: steps taken, data points seen, the optimiser's state."""
+    """Where a stream of portions stands: steps taken, data points seen (and what they weigh), the
+    optimiser's state."""
 
     step: int = 0
     num_seen: int = 0
+    weight_seen: float = 0.0
     optimiser: dict[str, Any] | None = None
 
 
@@ -176,34 +179,44 @@ class EpochEstimator(Estimator):
             model=predictor.config,
         )
 
-    def partial_fit(self: Me, X: Any, y: Any, classes: Any = None) -> Me:
+    def partial_fit(self: Me, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Me:
         """One pass over a portion of the data, starting from the present weights.
 
         The first call chooses the inducing points and fits the scaling; a classifier's needs
         ``classes``, all that will ever come. The optimiser's memory is kept from call to call,
-        until the next ``fit``.
+        until the next ``fit``. What ``fit`` has calibrated is not calibrated any more.
         """
         first = not hasattr(self, "predictor_")
         if first and classes is None and hasattr(self, "predict_proba"):
             raise ValueError("the first call of partial_fit needs classes=, all of them")
+        if getattr(self, "class_weight", None) == "balanced":
+            raise ValueError(
+                'class_weight="balanced" needs all data at once: give partial_fit a dictionary'
+            )
         x = self._inputs(X, y, reset=first)
+        weights = self._weights(x, y, sample_weight)
         targets, names = self._encode(y, reset=first, classes=classes)
         self._check_parameters()
         plan = self._plan(len(x))
         if first:
             seed = draw_seed(self.random_state)
-            self.predictor_ = self._started(Dataset(x, targets, names), plan, seed)
+            data = Dataset(x, targets, names, is_portion=True)
+            self.predictor_ = self._started(data, plan, seed)
             self.history_, self.n_iter_, self._stream = [], 0, Stream()
-        row = self._pass_over(x, targets, plan)
+        self.predictor_ = replace(self.predictor_, calibration=None)
+        with Engine(self.device, precision=self.precision).arithmetic():
+            row = self._pass_over(x, targets, weights, plan)
         self.n_iter_ += 1
         self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
         return self
 
-    def _pass_over(self, x: Tensor, y: Tensor, plan: Plan) -> Row:
+    def _pass_over(self, x: Tensor, y: Tensor, weights: Tensor | None, plan: Plan) -> Row:
         """One pass over raw data; the KL is divided by the number of all points seen so far."""
         predictor, before, augmentation = self.predictor_, self._stream, self._augmentation()
         model, device = predictor.dkm, predictor.device
         num_seen, step, total = before.num_seen + len(x), before.step, 0.0
+        weight_seen = before.weight_seen + float(len(x) if weights is None else weights.sum())
+        w = None if weights is None else weights * (num_seen / weight_seen)  # 1 on average
         optimiser = build_optimiser(model, self._train_config(plan, predictor, predictor.seed))
         if before.optimiser is not None:
             optimiser.load_state_dict(before.optimiser)
@@ -215,11 +228,13 @@ class EpochEstimator(Estimator):
             inputs = predictor.scaler(augmentation(x[indices], draw), model.dtype).to(device)
             targets = received(y[indices], device)
             samples = model.draw_samples(1, draw)
+            mine = None if w is None else w[indices].to(model.dtype).to(device)
             if self.natural:
                 rho = max(0.1, len(indices) / num_seen) / 2
-                natural_step_(model, [(inputs, targets, None)], num_seen, rho, samples)
+                wide = None if mine is None else mine.double()
+                natural_step_(model, [(inputs, targets, wide)], weight_seen, rho, samples)
             result = model(inputs, model.draw_noise(draw))
-            terms = objective(result, model.likelihood, targets, samples, num_seen)
+            terms = objective(result, model.likelihood, targets, samples, weight_seen, mine)
             optimiser.zero_grad()
             terms.loss.backward()
             check_finite(model, terms)
@@ -229,7 +244,7 @@ class EpochEstimator(Estimator):
         optimiser.zero_grad()
         model.output.requires_grad_(True)
         model.eval()
-        self._stream = Stream(step, num_seen, optimiser.state_dict())
+        self._stream = Stream(step, num_seen, weight_seen, optimiser.state_dict())
         return {"objective": total / len(x)}
 
     def _started(self, train: Dataset, plan: Plan, seed: int) -> Predictor:
@@ -241,6 +256,7 @@ class EpochEstimator(Estimator):
         x = scaler(self._augmentation()(train.x, draw), dtype)
         predictor.trainable.initialise_(x, draw)
         predictor.dkm.output.q_mean.detach().zero_()  # a random mean is no smooth function
+        predictor.model.to(choose_device(self.device))
         return predictor
 
     def _dtype(self) -> torch.dtype:
@@ -269,6 +285,7 @@ class EpochEstimator(Estimator):
         if getattr(self, "calibrate", None) is not None:
             check_choice("calibrate", getattr(self, "calibrate", None), get_args(ScalingKind))
         check_count("num_samples", self.num_samples)
+        check_count("n_iter_no_change", self.n_iter_no_change)
         choose_device(self.device)
 
     def _restore(self, facts: dict[str, Any]) -> None:

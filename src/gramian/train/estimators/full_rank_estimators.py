@@ -24,6 +24,7 @@ from gramian.train.estimators.base import (
     check_choice,
     check_count,
     draw_seed,
+    refuse_channels_last,
     tensor,
 )
 from gramian.train.estimators.kinds import Classifier, Regressor
@@ -110,6 +111,8 @@ class FullRankEstimator(Estimator):
             raise ValueError(
                 f"X must be rows (n, features) or images (n, C, H, W), got {data.shape}"
             )
+        if len(shape) == 3:
+            refuse_channels_last(shape)
         if reset:
             self.data_shape_, self.n_features_in_ = shape, math.prod(shape)
         elif shape != self.data_shape_:

@@ -19,12 +19,19 @@ from gramian.nn.steps.kernels import Bandwidth
 from gramian.nn.steps.whitening import Whitening
 from gramian.train.data import Augmentation, Dataset, Normaliser
 from gramian.train.defaults import IMAGE_MODEL
-from gramian.train.estimators.base import Array, check_choice, check_count, tensor
+from gramian.train.estimators.base import (
+    Array,
+    check_choice,
+    check_count,
+    refuse_channels_last,
+    tensor,
+)
 from gramian.train.estimators.epochs import EpochEstimator, Optimiser, Plan, Precision, Schedule
 from gramian.train.estimators.kinds import Classifier
 from gramian.train.predict.logit_scaling import ScalingKind
 
 BATCH = 64
+PIXELS = [np.float64, np.float32, np.uint8]  # any other type becomes the first
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -40,8 +47,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     The defaults are for small images; ``num_inducing=(512, 1024, 2048), strides=(2, 2, 2),
     blocks_per_stage=3, whitening=True, crop_padding=4, flip=True, recipe="paper",
     skr_gamma_power=1, optimiser="adam", lr=0.01, schedule="steps", max_epochs=1200`` is the
-    paper's CIFAR-10 model. Further arguments, attributes and methods are those of
-    ``DKMClassifier``.
+    architecture of the paper's CIFAR-10 model; start values, statistics and samples as published
+    are those of ``gramian train --preset paper_cifar10``. Further arguments, attributes and methods
+    are those of ``DKMClassifier``.
 
     Args:
         image_shape: (channels, height, width); needed for flat images only.
@@ -180,6 +188,11 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
                     "convert them to the same scale"
                 )
             return tensor(images, torch.uint8)
+        if not reset and high > 1 >= images.max() and (images % 1).any():
+            raise ValueError(
+                f"training images were numbers from {low:g} to {high:g}, these are at most "
+                f"{images.max():g}: convert them to the same scale"
+            )
         levels = (images.astype(np.float64) - low) * (255 / (high - low) if high > low else 1.0)
         return tensor(np.rint(levels.clip(0, 255)), torch.uint8)
 
@@ -187,7 +200,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
         """X as an array [n, C, H, W] of uint8 or floating point."""
         ndim = np.ndim(X)
         if ndim <= 2:
-            rows = validate_data(self, X, dtype=[np.uint8, np.float64, np.float32], reset=reset)
+            rows = validate_data(self, X, dtype=PIXELS, reset=reset)
             shape = self.image_shape if reset else self.image_shape_
             if shape is None:
                 raise ValueError(
@@ -200,10 +213,12 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
                     f"{rows.shape[1]} features"
                 )
             return rows.reshape(-1, *shape)
-        images = check_array(X, dtype=[np.uint8, np.float64, np.float32], allow_nd=True)
+        images = check_array(X, dtype=PIXELS, allow_nd=True)
         if ndim not in (3, 4):
             raise ValueError(f"images must be (n, C, H, W) or (n, H, W), got {images.shape}")
         images = images if ndim == 4 else images[:, None]
+        if self.image_shape is None:
+            refuse_channels_last(images.shape[1:])
         if reset and self.image_shape is not None and images.shape[1:] != tuple(self.image_shape):
             raise ValueError(
                 f"image_shape={tuple(self.image_shape)}, but X holds images of {images.shape[1:]}"

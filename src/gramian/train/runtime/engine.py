@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -27,7 +28,7 @@ from gramian.train.runtime.compiled import compile_, compiling, undo_compile_
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.memory import keep_freed_memory
 from gramian.train.runtime.processes import leave, noticing_lost, start_processes
-from gramian.train.runtime.tf32 import emulate_tf32
+from gramian.train.runtime.tf32 import allow_tf32, emulate_tf32
 from gramian.train.runtime.threads import chosen_by_user
 
 if TYPE_CHECKING:
@@ -74,11 +75,8 @@ class Engine:
         self.rank, self.world_size = 0, 1
         if devices * num_nodes > 1 or "WORLD_SIZE" in os.environ:
             self._join(self.device.type, devices, num_nodes)
-        if precision == "tf32":
-            if self.device.type != "cuda":
-                raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.allow_tf32 = True
+        if precision == "tf32" and self.device.type != "cuda":
+            raise ConfigError(f"precision tf32 needs a CUDA device, this is {self.device}")
         if precision == "tf32-emulated" and not hasattr(torch.library, "get_kernel"):
             raise ConfigError(
                 f"precision {precision} needs PyTorch 2.9, this is {torch.__version__}"
@@ -133,9 +131,10 @@ class Engine:
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
         """The context of all that a run computes."""
-        is_emulated = self.precision == "tf32-emulated"
-        emulated = emulate_tf32(self.device.type) if is_emulated else nullcontext()
-        with emulated, compiling() if self.compile else nullcontext():
+        kinds: dict[str, Callable[[], AbstractContextManager[None]]]
+        kinds = {"tf32": allow_tf32, "tf32-emulated": partial(emulate_tf32, self.device.type)}
+        multiplying = kinds.get(self.precision, nullcontext)()
+        with multiplying, compiling() if self.compile else nullcontext():
             yield
 
     def set_up(

@@ -63,6 +63,19 @@ def round_to_tf32(x: Float32[Tensor, "*shape"]) -> Float32[Tensor, "*shape"]:
 
 
 @contextmanager
+def allow_tf32() -> Iterator[None]:
+    """Inside, CUDA multiplies float32 matrices in TF32; outside, it is as it was."""
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@contextmanager
 def emulate_tf32(device: str = "cpu") -> Iterator[None]:
     """Inside this context every product of float32 tensors on a device is one of rounded factors.
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -189,12 +189,12 @@ def run_conditions(options: Namespace) -> None:
 
 def show_list(json: bool) -> None:
     """All experiments with their rows or panels."""
-    entries = [
-        {"name": name, "what": entry.title, "rows": [row.key for row in rows]}
-        for name, entry, rows in [
-            *((name, table, table.rows) for name, table in TABLES.items()),
-            *((name, figure, figure.panels) for name, figure in FIGURES.items()),
-        ]
+    entries: list[dict[str, Any]] = [
+        {"name": name, "what": table.title, "rows": [row.key for row in table.rows]}
+        for name, table in TABLES.items()
+    ] + [
+        {"name": name, "what": figure.title, "rows": [panel.key for panel in figure.panels]}
+        for name, figure in FIGURES.items()
     ]
     if json:
         sys.stdout.write(as_json(entries))
