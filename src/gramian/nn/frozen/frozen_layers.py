@@ -281,7 +281,8 @@ def _each_tensor(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, SimpleNamespace):
         return SimpleNamespace(**_each_tensor(vars(value), fn))
     if isinstance(value, tuple | list):
-        return type(value)(_each_tensor(part, fn) for part in value)
+        each = [_each_tensor(part, fn) for part in value]
+        return value._make(each) if hasattr(value, "_make") else type(value)(each)
     if isinstance(value, Mapping):
         return {key: _each_tensor(part, fn) for key, part in value.items()}
     return value
