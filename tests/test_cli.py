@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -463,3 +464,26 @@ def test_an_unexpected_error_shows_its_traceback(capsys, monkeypatch):
     code, _, err = outcome(capsys, "info")
     assert code == 1
     assert "ZeroDivisionError" in err
+
+
+def test_data_that_have_changed_or_moved_since_a_run(capsys, tmp_path):
+    """More points change the test set, which may then hold what was trained on."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(40, 2)), np.arange(40) % 2
+    data, moved = tmp_path / "own.npz", tmp_path / "moved.npz"
+    np.savez(data, x=x, y=y)
+    run = tmp_path / "run"
+    words = ["--max_epochs", "2", "--output", str(tmp_path), "--name", "run", "--quiet"]
+    assert main(["train", "--data", str(data), *words]) == 0
+    assert main(["evaluate", str(run)]) == 0
+    shutil.copy(data, moved)
+    capsys.readouterr()
+    assert main(["train", "--data", str(moved), *words]) == 0  # the same data: nothing left to do
+    np.savez(moved, x=draw.normal(size=(60, 2)), y=np.arange(60) % 2)
+    assert main(["evaluate", str(run)]) == 2
+    assert "other data than the run had" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--data", str(moved)]) == 0
+    np.savez(data, x=draw.normal(size=(40, 3)), y=np.arange(40) % 2)
+    for command in ("evaluate", "map"):
+        assert main([command, str(run), "--data", str(data)]) == 2
+        assert "takes data of shape (2,)" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Many processes, on one machine and on two, give the numbers of one."""
 
+import json
 import os
 import shutil
 import signal
@@ -117,4 +118,9 @@ def test_what_two_have_saved_one_and_three_go_on_with(tmp_path, alone, sharded):
         folder = tmp_path / str(processes)
         shutil.copytree(two, folder)
         run(processes, folder, [*words, "--shard_optimiser", sharded])
+        began, ended = (
+            json.loads((where / "run" / name).read_text())["run"]
+            for where, name in ((two, "env.json"), (folder, "result.json"))
+        )
+        assert began == ended  # it went on, and did not start again
         assert_close(folder, alone(words))

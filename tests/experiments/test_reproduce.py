@@ -10,6 +10,7 @@ import tarfile
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,10 @@ from gramian.experiments.cli.main import main
 from gramian.experiments.reproduce import table_runs
 from gramian.experiments.reproduce.plan import Changes, Plan
 from gramian.experiments.reproduce.registry import TABLES, Table, changed
-from gramian.experiments.reproduce.table_runs import run_plan
+from gramian.experiments.reproduce.table_runs import run_one, run_plan
 from gramian.gram.errors import NegativeVarianceError
 from gramian.train.data.downloads.releases import REGISTRY
+from gramian.train.record.run_folder import RunFolder
 from gramian.train.runtime.signals import Stopped
 from gramian.train.trainer import Trainer, TrainingFailed
 from tests.train.tiny import needs_tf32_emulation
@@ -220,20 +222,39 @@ def test_table2_runs_end_to_end_on_files_in_the_format_of_cifar100(tmp_path, mon
     assert len(saved["class_names"]) == saved["model"]["num_outputs"] == 100
 
 
+def test_what_another_program_has_done_or_is_doing_is_left_alone(tmp_path):
+    mine = replace(plan(tmp_path), changes=replace(SHORT, epochs=1))
+    first, *_ = mine.runs()
+    waiting = partial(run_one, first, True)
+    run_plan(mine, quiet=True)  # another program, since this one looked
+    before = (first.folder.path / "result.json").read_bytes()
+    assert waiting() == f"{first.name}: done by another program"
+    assert (first.folder.path / "result.json").read_bytes() == before
+    (first.folder.path / "result.json").unlink()
+    other = RunFolder(first.folder.path)
+    with other.locked():
+        assert waiting() == f"{first.name}: another program is at it"
+
+
 def test_a_stopped_process_writes_a_checkpoint_and_the_rest_gives_the_same_numbers(tmp_path):
     """Stop a process in the middle, go on, and compare with a run that was never stopped."""
-    one, other = (replace(plan(tmp_path / name), changes=SHORT) for name in "ab")
-    headline = one.folder / "headline/seed0"
+    longer = replace(SHORT, epochs=60)  # so that the signal comes before the end
+    one, other = (replace(plan(tmp_path / name), changes=longer) for name in "ab")
+    headline, over = one.folder / "headline/seed0", threading.Event()
 
     def stop() -> None:
         end = time.monotonic() + 120
         while not (headline / "metrics.jsonl").exists() and time.monotonic() < end:
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop).start()
-    with pytest.raises(Stopped, match="SIGTERM"):
-        run_plan(one, jobs=2)
+    try:
+        with pytest.raises(Stopped, match="SIGTERM"):
+            run_plan(one, jobs=2)
+    finally:
+        over.set()
     assert not (headline / "result.json").exists()
     assert list((headline / "checkpoints").glob("*.ckpt"))
     run_plan(one, quiet=True)

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -217,6 +218,7 @@ def test_files_that_are_no_image(client, content, message):
         ('{"inputs": [[1, 2], [3]]}', 422, "as many for each"),
         ('{"inputs": [["a"]]}', 422, "must be numbers"),
         ('{"inputs": [{}]}', 422, "must be numbers"),
+        ('{"inputs": [' + "9" * 400 + "]}", 422, "must be numbers"),
         ('{"inputs": [null]}', 422, "takes data of shape"),
         ('{"inputs": [[1, 2]]}', 422, "takes data of shape (1, 8, 8), got (2,)"),
         (json.dumps({"inputs": np.full((1, 1, 8, 8), 256).tolist()}), 422, "between 0 and 255"),
@@ -256,6 +258,49 @@ def test_strange_lengths_hosts_and_origins(images):
             ({"origin": "http://127.0.0.1"}, 200),
         ]:
             assert client.get("/health", headers=headers).status_code == status, headers
+
+
+def test_a_proxy_in_front(images):
+    app = build_app(images[2], "digits", hosts=("127.0.0.1",), proxies=("models.example.org",))
+    with TestClient(app, "http://127.0.0.1") as client:
+        for headers, status in [
+            ({"host": "models.example.org"}, 200),
+            ({"host": "127.0.0.1:8000", "origin": "https://models.example.org"}, 200),
+            ({"host": "models.example.org", "origin": "https://models.example.org"}, 200),
+            ({"host": "127.0.0.1:8000", "origin": "https://evil.example.org"}, 403),
+            ({"host": "evil.example.org"}, 400),
+        ]:
+            assert client.get("/model", headers=headers).status_code == status, headers
+
+
+def test_a_model_of_floating_point_images_takes_no_levels(tmp_path, capsys):
+    """What 200 of 255 would mean to it, nobody knows; its own numbers are not rounded."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(40, 1, 8, 8)), np.arange(40) % 2
+    small = ConvDKMConfig(num_inducing=(4,), strides=(2,), blocks_per_stage=1, whitening=False,
+                          num_samples=5)  # fmt: skip
+    predictor = fit(small, x, y, max_epochs=1)
+    expected = predictor.predictions(x[:2])["probabilities"]
+    with TestClient(build_app(Answers(predictor), "x"), "http://127.0.0.1") as client:
+        answers = client.post("/predict", json={"inputs": x[:2].tolist()}).json()["predictions"]
+        found = [list(answer["probabilities"].values()) for answer in answers]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        picture = Image.new("L", (8, 8))
+        content = io.BytesIO()
+        picture.save(content, "PNG")
+        reply = client.post("/predict/files", files=[("files", ("a.png", content.getvalue()))])
+        assert reply.status_code == 422
+        assert "floating-point images" in reply.json()["detail"]
+    predictor.save_pretrained(tmp_path / "model")
+    picture.save(tmp_path / "a.png")
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    model, own = str(tmp_path / "model"), ["--data", str(tmp_path / "own.npz")]
+    for words in (["predict", model, str(tmp_path / "a.png")],
+                  ["evaluate", model, *own, "--ood", "noise"],
+                  ["explain", model, *own, "--test", "0"]):  # fmt: skip
+        assert main(words) == 2, words
+        assert re.search("floating-point|8-bit", capsys.readouterr().err), words
+    assert main(["evaluate", model, *own]) == 0
 
 
 def test_a_token_opens_everything_but_health_is_open(images):
@@ -413,9 +458,12 @@ def test_the_program_serves_until_it_is_told_to_stop(saved, images, numbers, cod
     assert "Traceback" not in errors
 
 
-def test_other_addresses_want_a_token(saved):
+def test_other_addresses_want_a_token(saved, monkeypatch):
+    monkeypatch.setenv("GRAMIAN_SERVE_TOKEN", "ab+c/d==&#")  # as openssl makes them
     served = Served(saved, "--host", "0.0.0.0")
-    url = served.facts["url"].partition("?")[0].replace("0.0.0.0", "127.0.0.1")
+    printed = served.facts["url"].replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(printed, timeout=60, follow_redirects=True).status_code == 200
+    url = printed.partition("?")[0]
     assert httpx.get(url + "model", timeout=60).status_code == 401
     bearer = {"authorization": f"Bearer {served.facts['token']}"}
     facts = httpx.get(url + "model", headers=bearer, timeout=60).json()

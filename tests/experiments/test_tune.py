@@ -201,6 +201,22 @@ def test_two_processes_share_a_search(tmp_path):
     assert sorted(row["trial"] for row in tuning.rows()) == list(range(9))
 
 
+def test_two_processes_that_draw_the_same_values_and_a_kernel_of_the_user(tmp_path, monkeypatch):
+    (tmp_path / "own_kernel.py").write_text(
+        "from gramian.nn.steps.kernels import SquaredExponential\n"
+        "class Own(SquaredExponential):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["--model.kernel", "own_kernel.Own", "--search", "flip=false", "--jobs", "2"]
+    assert tune(tmp_path / "n", *words, "--trials", 3, "--model.bandwidth.start", 1,
+                "--model.bandwidth.learned", "false", "--model.output_bandwidth.start", 1,
+                "--model.output_bandwidth.learned", "false") == 0  # fmt: skip
+    with (tmp_path / "n" / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["state"] for row in rows] == ["complete"] * 3
+    assert len({row["log_likelihood"] for row in rows}) == 1
+
+
 def test_one_search_at_a_time(tmp_path):
     tuning = Numbers(tmp_path, DIGITS, search_space(DIGITS, ["lr=0.001:0.2"]))
 

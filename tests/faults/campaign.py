@@ -36,7 +36,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a fork has no other threads
 HERE = Path(__file__).parent
-PATIENCE = 60.0  # seconds; what takes longer hangs
+PATIENCE = 180.0  # seconds; what takes longer hangs
 EPOCHS, STEPS = 5, 3
 TRAIN = [
     "train", "--preset", "digits", "--train_size", "33", "--batch_size", "16", "--device", "cpu",
@@ -182,14 +182,15 @@ class Case:
 
     def recover(self, lost_steps: int = 0) -> None:
         """Give the same command again: everything must be there, and be right."""
-        saved = self.steps()
+        saved, over = self.steps(), (self.run / "result.json").exists()
         code, said = self.launch().end()
         if code != 0:
             raise Problem("loss", f"the same command again ended with {code}: {said[-2000:]}")
-        over = "is done" in said or "nothing left" in said or (self.run / "result.json").exists()
-        resumed = f"resuming at epoch {(saved - lost_steps) / STEPS:.2f}"
-        if saved and resumed not in said and not over:
-            raise Problem("loss", f"not {resumed!r}: {said[-2000:]}")
+        places = {saved, saved - lost_steps}  # a damaged checkpoint may be whole all the same
+        resumed = [f"resuming at epoch {place / STEPS:.2f}" for place in places if place > 0]
+        afresh = over or not resumed or "never" in self.words
+        if not afresh and not any(text in said for text in resumed):
+            raise Problem("loss", f"not {resumed}: {said[-2000:]}")
         self.check()
 
     def check(self) -> None:
@@ -278,11 +279,12 @@ def full_disk_at_the_model(case: Case) -> str:
     size = case.chance.choice([0, 1, 100, 5000])
 
     def arm() -> None:
-        target = case.run / at if at == "model" else case.run / f".{at}."  # a temporary file
+        where = case.run / ".new" if at == "env.json" else case.run
+        target = where / (at if at == "model" else f".{at}.")  # a temporary file
         ctypes.CDLL(None).fill_disk(str(target).encode(), ctypes.c_long(size))
 
     code, said = case.launch(arm).end()
-    expect(code, {0, 1}, said)
+    expect(code, {1} if at == "env.json" and size <= 100 else {0, 1}, said)
     return f"{at} after {size} bytes: exit code {code}"
 
 

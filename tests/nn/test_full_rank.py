@@ -15,6 +15,7 @@ from gramian.gram.conditional import VarianceCheck
 from gramian.gram.deep_linear import best_root, deep_linear_optimum
 from gramian.gram.exact_gp import ExactGP, dirichlet_targets
 from gramian.gram.full_blocks import FullBlocks, PairConvolution, pool_inducing
+from gramian.nn.full_rank import full_rank_layer
 from gramian.nn.full_rank.full_rank_config import FullRankConfig, check_training_data
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
 from gramian.nn.full_rank.full_rank_layer import kernel_of_pairs
@@ -767,6 +768,23 @@ def test_negative_variances_name_the_layer_or_are_clamped():
         build(x, strict).predict(x)
     lenient = build(x, replace(CONFIG, variance_check=VarianceCheck(clamp=True)))
     close(lenient.predict(x).var, build(x).predict(x).var, 1e-14)
+
+
+def test_variances_of_new_data_that_are_negative_count_as_zero(monkeypatch):
+    x, condition = rows(), full_rank_layer.condition_full
+
+    def negative(K, conditional):
+        G = condition(K, conditional)
+        return FullBlocks(G.ii, G.ti, G.tt - 100 * torch.eye(1, dtype=G.tt.dtype))
+
+    monkeypatch.setattr(full_rank_layer, "condition_full", negative)
+    with torch.no_grad():
+        with pytest.raises(NegativeVarianceError, match=r"^layer1: 6 of 6 variances"):
+            build(x).predict(x)
+        model = build(x, replace(CONFIG, variance_check=VarianceCheck(clamp=True)))
+        chain = model.inducing_chain()
+        G = model.layers["layer1"].data(model.first_gram(x, chain), chain.layers["layer1"])
+    assert (G.tt.diagonal(dim1=1, dim2=2) == 0).all()
 
 
 def test_models_that_are_too_large_are_refused_with_the_remedy():

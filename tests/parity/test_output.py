@@ -65,7 +65,7 @@ def test_output(name):
 
 
 def test_exact_linear_part_has_the_same_mean_as_sampling():
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.empty(0).device).manual_seed(0)  # the default device
     q = Marginals(torch.randn(3, 4, generator=generator), torch.tensor([[0.3], [1.0], [2.0]]))
     noise = torch.randn(200_000, 1, 4, generator=generator)
     y = torch.tensor([0, 3, 1])

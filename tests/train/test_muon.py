@@ -103,6 +103,7 @@ def test_a_stopped_run_resumes_bit_exactly(tmp_path, steps):
         first.fit()
     second = trainer(settings, RunFolder(tmp_path))
     second.fit()
+    assert second.resumed
     assert_same_weights(weights(second), weights(whole))
 
 

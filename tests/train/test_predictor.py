@@ -144,3 +144,36 @@ def test_conv_configs_have_regressions_too():
     found = fit(config, images, images.mean((1, 2, 3)), max_epochs=1, device="cpu")
     assert found.config.likelihood == "gaussian"
     assert found.predictions(images)["mean"].shape == (10, 1)
+
+
+REAL = DenseDKMConfig(num_inducing=6, likelihood="gaussian")
+
+
+def test_what_was_saved_in_a_run_folder_is_what_is_loaded(tmp_path):
+    first, second = (
+        fit(
+            DenseDKMConfig(num_inducing=6, likelihood="gaussian"),
+            ROWS,
+            ROWS[:, :1],
+            max_epochs=1,
+            seed=seed,
+        )
+        for seed in (1, 2)
+    )
+    first.save_pretrained(tmp_path / "model")
+    assert Predictor.from_pretrained(tmp_path).seed == 1
+    second.save_pretrained(tmp_path)
+    assert Predictor.from_pretrained(tmp_path).seed == 2
+
+
+def test_data_of_any_form_and_type_are_predicted():
+    x = torch.tensor(ROWS + 1000.3)
+    predictor = fit(
+        DenseDKMConfig(num_inducing=6, likelihood="gaussian"), x, ROWS[:, :1], max_epochs=1
+    )
+    expected = predictor.predictions(x)["mean"]
+    for form in (x.tolist(), x.numpy(), x.clone().requires_grad_(), x.mT.contiguous().mT):
+        torch.testing.assert_close(predictor.predictions(form)["mean"], expected)
+    half = predictor.predictions(x.half())["mean"]
+    torch.testing.assert_close(half, predictor.predictions(x.half().double())["mean"],
+                               rtol=1e-3, atol=1e-3)  # fmt: skip

@@ -317,6 +317,7 @@ def test_a_stopped_run_resumes_bit_exactly(tmp_path, emulated):
         first.fit()
     second = trainer(config(**EMULATED), RunFolder(tmp_path))
     second.fit()
+    assert second.resumed
     assert_same_weights(weights(second), weights(emulated))
 
 

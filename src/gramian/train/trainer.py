@@ -32,17 +32,15 @@ from gramian.train.optimise import (
 from gramian.train.predict.evaluate import as_numbers, condition_numbers, evaluate_together
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import (
-    CONTINUABLE,
     FREE,
     CheckpointError,
     State,
-    check_same_settings,
     check_state,
     differences,
 )
 from gramian.train.record.files import in_one_line
 from gramian.train.record.progress import ProgressView
-from gramian.train.record.run_folder import Row, RunFolder, check_same_data, environment
+from gramian.train.record.run_folder import Row, RunFolder, check_continuation, environment
 from gramian.train.runtime.compiled import as_written
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.memory import peak_bytes
@@ -359,9 +357,8 @@ class Trainer:
     def check(self, saved: State) -> None:
         """Refuse a checkpoint that these settings and data cannot go on from."""
         check_state(saved)
-        check_same_settings(saved["config"], self.config.to_dict(), CONTINUABLE)
-        if self.data_digest is not None:
-            check_same_data(saved.get("data"), self.data_digest)
+        now = self.config.to_dict()
+        check_continuation(saved["config"], now, saved.get("data"), self.data_digest)
         if saved["step"] > self.total_steps:
             done = saved["step"] / self.steps_per_epoch
             raise CheckpointError(

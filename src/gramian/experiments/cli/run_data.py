@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,10 +60,15 @@ def some_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset
 def fitting_data(options: Namespace, split: str, shape: tuple[int, ...]) -> Dataset:
     """All points of a split, which must have the shape that the model takes."""
     name, data = chosen_data(options, split)
-    if tuple(data.x.shape[1:]) != shape:
-        found = tuple(data.x.shape[1:])
-        raise UsageError(f"the model takes data of shape {shape}, {name} has {found}")
+    check_shape(name, data, shape)
     return data
+
+
+def check_shape(name: str, data: Dataset, shape: tuple[int, ...]) -> None:
+    """Raise unless the data have the shape that the model takes."""
+    found = tuple(data.x.shape[1:])
+    if found != shape:
+        raise UsageError(f"the model takes data of shape {shape}, {name} has {found}")
 
 
 def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Dataset]:
@@ -82,7 +88,15 @@ def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Data
     config = config_from_dict(read_config(path))
     if options.data_dir is not None:
         config = replace(config, data_dir=options.data_dir)
-    data = getattr(load_task(config), split)
+    task = load_task(config)
+    facts = path.with_name("env.json")
+    digest = json.loads(facts.read_text()).get("data") if facts.exists() else None
+    if digest not in (None, task.digest()):
+        raise UsageError(
+            f"{config.data} holds other data than the run had, so that its {split} set may hold "
+            f"points that were trained on. To use it as it is now: --data {config.data}"
+        )
+    data = getattr(task, split)
     if data is None:
         raise UsageError(
             f"--split {split}: the run had none (validation_fraction {config.validation_fraction})"

@@ -70,7 +70,7 @@ def certain_images(
     """The images with the most and the least certain predictions: true class → prediction.
 
     Args:
-        images: uint8 [N, C, H, W].
+        images: [N, C, H, W], uint8 or floating point.
         labels: true classes, [N].
         probabilities: predicted probabilities, [N, classes].
         class_names: names of the classes.
@@ -81,6 +81,8 @@ def certain_images(
         raise ValueError(
             f"images, labels and probabilities must agree, got {len(pixels)}, {len(y)}, {len(p)}"
         )
+    whole = pixels.dtype == np.uint8
+    low, high = (0.0, 255.0) if whole else (float(pixels.min()), float(pixels.max()))
     predicted, confidence = p.argmax(1), p.max(1)
     order = np.argsort(-confidence, kind="stable")
     columns = min(count, len(order))
@@ -91,7 +93,7 @@ def certain_images(
     for axes_row, (title, chosen) in zip(grid, rows.items(), strict=True):
         axes_row[0].set_ylabel(title)
         for axes, n in zip(axes_row, chosen, strict=True):
-            axes.imshow(_for_display(pixels[n], 0.0, 255.0), interpolation="nearest")
+            axes.imshow(_for_display(pixels[n], low, high), interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             names = [shown.texts[k] for k in (y[n], predicted[n])]

@@ -15,6 +15,7 @@ from gramian.experiments.pool import run_jobs
 from gramian.experiments.reproduce.plan import ENDS, Plan, PlannedRun
 from gramian.train.record.checkpoint import FREE, check_same_settings, differences
 from gramian.train.record.files import write_json_atomically, write_text_atomically
+from gramian.train.record.run_folder import FolderInUse
 from gramian.train.run import prepare, run_to_end
 from gramian.train.trainer import TrainingFailed
 
@@ -51,7 +52,21 @@ def left_to_do(plan: Plan) -> Iterator[PlannedRun]:
 
 
 def run_one(planned: PlannedRun, quiet: bool) -> str:
-    """One run to its end or to its failure, from where it was; returns a line on it."""
+    """One run to its end or to its failure, from where it was; returns a line on it.
+
+    Another program may be at it, or have ended it since this one looked.
+    """
+    try:
+        with planned.folder.locked():
+            if planned.is_over:
+                check_settings(planned)
+                return f"{planned.name}: done by another program"
+            return _to_its_end(planned, quiet)
+    except FolderInUse:
+        return f"{planned.name}: another program is at it"
+
+
+def _to_its_end(planned: PlannedRun, quiet: bool) -> str:
     folder = planned.folder
     if not quiet:
         log.info("%s", planned.name)

@@ -60,6 +60,7 @@ class Guard:
         token: that a request must bring, as ``Authorization: Bearer``, or as a cookie, which
             ``/?token=`` sets; None for no token.
         watch: told path, status and seconds of each request.
+        proxies: names under which a proxy passes requests on: hosts, and origins of its pages.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Guard:
         hosts: tuple[str, ...] = (),
         token: str | None = None,
         watch: Watch = lambda *_: None,
+        proxies: tuple[str, ...] = (),
     ) -> None:
-        self.app, self.limits, self.hosts, self.token = app, limits, hosts, token
+        self.app, self.limits, self.token = app, limits, token
+        self.hosts, self.proxies = (*hosts, *proxies) if hosts else (), proxies
         self.watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +111,8 @@ class Guard:
         if self.hosts and without_port(host) not in self.hosts:
             return refuse(400, f"this server is not called {host!r}")
         origin = headers.get(b"origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        page = None if origin is None else origin.partition("://")[2]
+        if page not in (None, host) and without_port(str(page)) not in self.proxies:
             return refuse(403, f"pages of {origin} may not ask this server")
         length = headers.get(b"content-length", "0")
         if not length.isdecimal() or int(length) > self.limits.bytes:

@@ -78,6 +78,7 @@ def build_app(
     limits: Limits = Limits(),
     hosts: tuple[str, ...] = (),
     token: str | None = None,
+    proxies: tuple[str, ...] = (),
 ) -> FastAPI:
     """The application.
 
@@ -86,7 +87,7 @@ def build_app(
         name: of the model, for the page.
         limits: of requests.
         hosts: names of this server; empty for any.
-        token: see ``Guard``.
+        token, proxies: see ``Guard``.
     """
     metrics = Metrics()
     batches = Batches(answers, limits.data, limits.waiting, metrics.batch.observe)
@@ -113,7 +114,7 @@ def build_app(
         metrics.requests.labels(path if path in paths else "other", str(status)).inc()
         metrics.seconds.observe(seconds)
 
-    app.add_middleware(Guard, limits=limits, hosts=hosts, token=token, watch=watch)
+    app.add_middleware(Guard, limits=limits, hosts=hosts, token=token, watch=watch, proxies=proxies)
     facts = describe(answers, name, limits)
     page = render(
         str(__package__), "serve.html.j2", "serve.css", "serve.js",
@@ -158,7 +159,8 @@ def build_app(
     async def predict(question: Question, similar: NumSimilar = 0) -> dict[str, list[Answer]]:
         """Predictions for rows of numbers, or for images as numbers."""
         shape = answers.predictor.model.data_shape
-        return await answer(as_points(question.inputs, shape, limits), similar)
+        bytes_ = len(shape) == 3 and answers.predictor.takes_bytes
+        return await answer(as_points(question.inputs, shape, limits, bytes_), similar)
 
     @app.post("/predict/files", response_model=Reply)
     async def predict_files(
@@ -168,6 +170,8 @@ def build_app(
         shape = answers.predictor.model.data_shape
         if len(shape) != 3:
             raise HTTPException(422, f"the model takes rows of {shape[0]} numbers, not images")
+        if not answers.predictor.takes_bytes:
+            raise HTTPException(422, "the model takes floating-point images, as JSON (/predict)")
         if len(files) > limits.data:
             raise HTTPException(413, f"a request may have {limits.data} data points")
         images = []
@@ -190,19 +194,19 @@ def fitted(name: str, content: bytes, shape: tuple[int, ...], limits: Limits) ->
         raise HTTPException(422, str(error)) from error
 
 
-def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits) -> Tensor:
-    """Numbers of a request as data of the model; images are uint8."""
+def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits, bytes_: bool) -> Tensor:
+    """Numbers of a request as data of the model, which takes ``bytes_`` or any numbers."""
     if len(inputs) > limits.data:
         raise HTTPException(413, f"a request may have {limits.data} data points")
     try:
         x = np.asarray(inputs, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise HTTPException(422, "inputs must be numbers, as many for each data point") from error
     if x.shape[1:] != shape:
         raise HTTPException(422, f"the model takes data of shape {shape}, got {x.shape[1:]}")
     if not np.isfinite(x).all():
         raise HTTPException(422, "inputs must be finite numbers")
-    if len(shape) == 1:
+    if not bytes_:
         return torch.from_numpy(x)
     if x.min() < 0 or x.max() > 255:
         raise HTTPException(422, "values of pixels must lie between 0 and 255")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
 import io
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,10 +59,18 @@ class Tuning:
         folder: where everything is.
         config: the settings that are not searched, and the first trial's.
         space: what is searched.
+        modules: of what the settings name by a path, which every process has to import.
     """
 
-    def __init__(self, folder: Path, config: TrainConfig, space: Sequence[Dimension]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: TrainConfig,
+        space: Sequence[Dimension],
+        modules: Sequence[str] = (),
+    ) -> None:
         self.folder, self.config, self.space = folder, config, tuple(space)
+        self.modules = tuple(modules)
 
     @property
     def trial_config(self) -> TrainConfig:
@@ -150,9 +160,10 @@ class Tuning:
         folder = RunFolder(self.folder / "trials" / name)
         trial.set_user_attr("folder", str(folder.path.relative_to(self.folder)))
         task = replace(load_task(config), test=None)  # nothing is chosen by it
-        trainer = prepare(config, folder, True, reporter(trial, signals), task)
-        trainer.fit(resume=True)
-        metrics = as_numbers(trainer.measure()["validation"])
+        with waiting_lock(self.folder / f".{name}.lock", signals):
+            trainer = prepare(config, folder, True, reporter(trial, signals), task)
+            trainer.fit(resume=True)
+            metrics = as_numbers(trainer.measure()["validation"])
         trial.set_user_attr("metrics", {k: v for k, v in metrics.items() if v == v})
         log.info("trial %d: %.4f (%s)", trial.number, metrics["log_likelihood"], in_words(values))
         return metrics["log_likelihood"]
@@ -220,6 +231,8 @@ def work(tuning: Tuning, num_trials: int, number: int) -> None:
     if not log.handlers:  # a process of its own
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
+    for name in tuning.modules:
+        importlib.import_module(name)
     study = tuning.study(number)
     with StopSignals() as signals:  # also between two runs, where nobody else listens
         while (trial := tuning.next_trial(study, num_trials)) is not None:
@@ -245,6 +258,20 @@ def reporter(trial: optuna.Trial, signals: StopSignals) -> Callable[[Row], None]
                 raise optuna.TrialPruned
 
     return report
+
+
+@contextmanager
+def waiting_lock(path: Path, signals: StopSignals) -> Iterator[None]:
+    """Wait while another process has a trial of the same values: its result is ours then."""
+    lock = FileLock(path)
+    while not lock.is_locked:
+        stop_if_told(signals)
+        with suppress(Timeout):
+            lock.acquire(timeout=0.5)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def stop_if_told(signals: StopSignals) -> None:

@@ -171,10 +171,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
             self.image_shape_ = tuple(map(int, images.shape[1:]))  # type: ignore[assignment]
             # validate_data does not count the features of arrays with more than two dimensions
             self.n_features_in_ = math.prod(self.image_shape_)
-            whole = images.dtype == np.uint8
-            self.pixel_range_ = (
-                (0.0, 255.0) if whole else (float(images.min()), float(images.max()))
-            )
+            self.pixel_range_ = (float(images.min()), float(images.max()))
+            if images.dtype == np.uint8:
+                self.pixel_range_ = (0.0, 255.0)
         elif images.shape[1:] != self.image_shape_:
             raise ValueError(
                 f"images must be of shape {self.image_shape_} (channels, height, width) as in "
@@ -188,7 +187,8 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
                     "convert them to the same scale"
                 )
             return tensor(images, torch.uint8)
-        if not reset and high > 1 >= images.max() and (images % 1).any():
+        whole = (low, high) == (0.0, 255.0)
+        if whole and not reset and images.max() <= 1 and (images % 1).any():
             raise ValueError(
                 f"training images were numbers from {low:g} to {high:g}, these are at most "
                 f"{images.max():g}: convert them to the same scale"

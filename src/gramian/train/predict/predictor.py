@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Float
@@ -33,13 +34,14 @@ from gramian.train.config import (
     model_config_from_dict,
     model_config_to_dict,
 )
-from gramian.train.data import Scaler, scaler_from_dict
+from gramian.train.data import Normaliser, Scaler, scaler_from_dict
 from gramian.train.data.own_npz import as_points
 from gramian.train.predict.logit_scaling import LogitScaling, ScalingKind, fit_scaling
 from gramian.train.pretrained import PretrainedError, model_folder
 from gramian.train.record.files import in_one_line, write_atomically, write_text_atomically
 from gramian.train.runtime.seeds import generator
 
+Points = Tensor | npt.NDArray[Any] | Sequence[Any]
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FULL_RANK = "full_rank"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -134,12 +136,17 @@ class Predictor:
 
         return marginals
 
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether it was trained on 8-bit images, and knows what the levels of a file mean."""
+        return isinstance(self.scaler, Normaliser)
+
     def marginals(self, x: Tensor, batch_size: int = 256) -> Iterator[Marginals]:
         """q(f) in batches, calibrated."""
         return map(self.for_prediction(), x.split(batch_size))
 
     @torch.no_grad()
-    def predictions(self, x: Tensor | npt.NDArray[Any], batch_size: int = 256) -> dict[str, Tensor]:
+    def predictions(self, x: Points, batch_size: int = 256) -> dict[str, Tensor]:
         """Everything about raw data, in one pass: what the likelihood predicts, and f.
 
         ``probabilities`` [N, C] of the classes; or ``mean`` and ``variance`` [N, T] of the targets,
@@ -152,11 +159,14 @@ class Predictor:
         parts = [described(likelihood, q, samples) for q in self.marginals(x, batch_size)]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def _points(self, x: Tensor | npt.NDArray[Any]) -> Tensor:
+    def _points(self, x: Points) -> Tensor:
         """Raw data [N, *data_shape]."""
+        x = x.detach() if isinstance(x, Tensor) else np.asarray(x)
         if tuple(x.shape[1:]) != self.model.data_shape and x.ndim > 2:
             x = as_points("x", x.cpu().numpy() if isinstance(x, Tensor) else x)
         points = torch.as_tensor(x)
+        if points.dtype in (torch.float16, torch.bfloat16):
+            return points.float()
         return points.double() if points.ndim == 2 and not points.is_floating_point() else points
 
     def probabilities(self, x: Tensor, batch_size: int = 256) -> Float[Tensor, "N C"]:
@@ -179,9 +189,7 @@ class Predictor:
     # ---- explanations ----
 
     @torch.no_grad()
-    def features(
-        self, x: Tensor | npt.NDArray[Any], batch_size: int = 256
-    ) -> dict[str, Float[Tensor, "N P"]]:
+    def features(self, x: Points, batch_size: int = 256) -> dict[str, Float[Tensor, "N P"]]:
         """Features of raw data whose dot products are the learned similarity of each layer.
 
         ``input``, every layer by name, and ``output``: see ``nn/explain.py``.
@@ -196,8 +204,8 @@ class Predictor:
 
     def similar(
         self,
-        x: Tensor | npt.NDArray[Any],
-        among: Tensor | npt.NDArray[Any],
+        x: Points,
+        among: Points,
         k: int = 5,
         layer: str = TOP,
     ) -> tuple[Tensor, Float[Tensor, "N k"]]:
@@ -216,9 +224,7 @@ class Predictor:
         return best.indices, best.values
 
     @torch.no_grad()
-    def contributions(
-        self, x: Tensor | npt.NDArray[Any], batch_size: int = 256
-    ) -> Float[Tensor, "N P C"]:
+    def contributions(self, x: Points, batch_size: int = 256) -> Float[Tensor, "N P C"]:
         """The share of each inducing point in each output; over the points they add up to its mean.
 
         Of logits, or of a target in standardised units; a calibration is left out.
@@ -227,16 +233,12 @@ class Predictor:
         return torch.cat([contributions(self.dkm, self._inputs(batch))[0] for batch in batches])
 
     @torch.no_grad()
-    def kernel_with_inducing(
-        self, x: Tensor | npt.NDArray[Any], batch_size: int = 256
-    ) -> Float[Tensor, "N P"]:
+    def kernel_with_inducing(self, x: Points, batch_size: int = 256) -> Float[Tensor, "N P"]:
         """K_ti of the output: the learned similarity of raw data with each inducing point."""
         batches = self._points(x).split(batch_size)
         return torch.cat([contributions(self.dkm, self._inputs(batch))[1] for batch in batches])
 
-    def pixel_shares(
-        self, x: Tensor | npt.NDArray[Any], reference: Tensor | npt.NDArray[Any]
-    ) -> Float[Tensor, "N H W C"]:
+    def pixel_shares(self, x: Points, reference: Points) -> Float[Tensor, "N H W C"]:
         """The share of each pixel of the last map in each logit, beside a mean of reference images.
 
         They add up to the logit of the image less that of the reference.
@@ -246,8 +248,8 @@ class Predictor:
 
     def input_shares(
         self,
-        x: Tensor | npt.NDArray[Any],
-        reference: Tensor | npt.NDArray[Any],
+        x: Points,
+        reference: Points,
         classes: Tensor,
         batch_size: int = 64,
     ) -> Float[Tensor, "N H W"]:
@@ -269,7 +271,7 @@ class Predictor:
         """Raw data as the model takes them."""
         return self.scaler(points, self.dtype).to(self.device)
 
-    def joint(self, x: Tensor | npt.NDArray[Any]) -> Joint:
+    def joint(self, x: Points) -> Joint:
         """q(f) of several rows together, with all of their covariance, as the model has it.
 
         For models of rows and for those without inducing points; memory grows with the square of
@@ -283,8 +285,8 @@ class Predictor:
 
     def calibrate(
         self,
-        x: Tensor | npt.NDArray[Any],
-        y: Tensor | npt.NDArray[Any],
+        x: Points,
+        y: Points,
         kind: ScalingKind = "temperature",
         batch_size: int = 256,
     ) -> Predictor:

@@ -43,6 +43,7 @@ def named_folder(path: str | Path) -> Path:
 
 
 def model_folder(path: str | Path) -> Path:
-    """The folder of the saved model: in a run folder, or by itself."""
-    inside = named_folder(path) / "model"
-    return inside if inside.is_dir() else named_folder(path)
+    """The folder of the saved model: by itself, or in a run folder."""
+    folder = named_folder(path)
+    is_run = (folder / "model").is_dir() and not (folder / "config.json").exists()
+    return folder / "model" if is_run else folder

@@ -152,8 +152,7 @@ class RunFolder:
             before = yaml.safe_load(texts["config.yaml"])
             check_values(before)
             facts, result = json.loads(texts["env.json"]), json.loads(texts["result.json"])
-            check_same_settings(before, now, CONTINUABLE)
-            check_same_data(facts.get("data"), data)
+            check_continuation(before, now, facts.get("data"), data)
             mixed = result is not None and result.get("run") != facts.get("run")
         except (yaml.YAMLError, ValueError, AttributeError, TypeError, KeyError) as error:
             raise CheckpointError(
@@ -211,6 +210,17 @@ class RunFolder:
         """The rows written so far."""
         path = self.path / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check_continuation(
+    before: State, now: State, data_before: str | None, data: str | None
+) -> None:
+    """Refuse to go on with other settings or data; the same data may lie elsewhere by now."""
+    names = {before.get("data"), now.get("data")}
+    moved = data is not None and data_before == data and names.isdisjoint(("cifar10", "cifar100"))
+    check_same_settings(before, now, CONTINUABLE | {"data"} if moved else CONTINUABLE)
+    if data is not None:
+        check_same_data(data_before, data)
 
 
 def check_same_data(before: str | None, now: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from gramian.experiments.cli.options import Parser, UsageError
-from gramian.experiments.cli.run_data import add_data_options, chosen_data
+from gramian.experiments.cli.run_data import add_data_options, check_shape, chosen_data
 from gramian.experiments.cli.saved_model import (
     add_batch_options,
     add_model_options,
@@ -38,6 +38,11 @@ def run(words: Sequence[str]) -> None:
         raise UsageError(
             f"the model knows the classes {', '.join(predictor.class_names)}, "
             f"the data have {', '.join(data.class_names)}"
+        )
+    check_shape(name, data, predictor.model.data_shape)
+    if data.num_outputs != predictor.model.num_outputs:
+        raise UsageError(
+            f"the model has {predictor.model.num_outputs} targets, {name} has {data.num_outputs}"
         )
     if options.ood and not predictor.class_names:
         raise UsageError("--ood is for classifiers, this model is a regression")
@@ -148,6 +153,8 @@ def corrupted_data(options: Namespace, name: str, data: Dataset) -> tuple[str, D
 
 def other_data(options: Namespace, name: str, predictor: Predictor, number: int) -> Tensor:
     """Images of another data set, or noise, in the form that the model takes."""
+    import torch
+
     from gramian.train.data import load
     from gramian.train.data.other_images import as_images_of, noise_images
     from gramian.train.runtime.seeds import generator
@@ -156,6 +163,12 @@ def other_data(options: Namespace, name: str, predictor: Predictor, number: int)
     if name == NOISE:
         if len(shape) != 3:
             raise UsageError("--ood noise is for images, this model takes rows")
-        return noise_images(number, shape, generator(0, "unlike noise"))
-    x = load(name, options.data_dir).test.x
+        x = noise_images(number, shape, generator(0, "unlike noise"))
+    else:
+        x = load(name, options.data_dir).test.x
+    if x.dtype == torch.uint8 and not predictor.takes_bytes:
+        raise UsageError(
+            f"--ood {name}: 8-bit images, but the model was trained on floating-point ones: give "
+            "an .npz file on the scale of its training"
+        )
     return x if tuple(x.shape[1:]) == shape else as_images_of(x, shape)

@@ -36,8 +36,13 @@ def run(words: Sequence[str]) -> None:
     options = explain_parser().parse_args(list(words))
     predictor = load_predictor(options)
     shape = predictor.model.data_shape
-    if len(shape) != 3 or not predictor.class_names:
-        raise UsageError("explain is for classifiers of images")
+    if len(shape) != 3 or not predictor.class_names or not predictor.takes_bytes:
+        raise UsageError("explain is for classifiers of 8-bit images")
+    if not predictor.dkm.can_freeze:
+        raise UsageError(
+            "explain is for models that normalise by running statistics: with norm.statistics "
+            "batch a prediction depends on the other images"
+        )
     names, x = images(options, predictor)
     folder = output_folder(options)
     if options.check:
@@ -129,7 +134,7 @@ def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]
     names: list[str] = []
     parts: list[Tensor] = []
     if options.inputs:
-        found, x = read(options.inputs, shape)
+        found, x = read(options.inputs, predictor)
         names += found
         parts.append(x)
     if options.test:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jsonargparse.typing import PositiveInt
 
 from gramian.experiments.cli.options import Parser, UsageError
-from gramian.experiments.cli.run_data import add_data_options, chosen_data
+from gramian.experiments.cli.run_data import add_data_options, check_shape, chosen_data
 from gramian.experiments.cli.saved_model import (
     add_batch_options,
     add_model_options,
@@ -27,6 +27,7 @@ def run(words: Sequence[str]) -> None:
     if not predictor.class_names:
         raise UsageError("map is for classifiers, this model is a regression")
     name, data = chosen_data(options)
+    check_shape(name, data, predictor.model.data_shape)
 
     import numpy as np
     import torch

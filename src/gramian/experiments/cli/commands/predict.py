@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> None:
     """Predict and write a table."""
     options = predict_parser().parse_args(list(words))
     predictor = load_predictor(options)
-    names, x = read(options.inputs, predictor.model.data_shape)
+    names, x = read(options.inputs, predictor)
     with predicting():
         table = predictions(predictor, names, x, options.batch_size)
     check_finite(table)
@@ -61,13 +61,14 @@ def predict_parser() -> Parser:
     return parser
 
 
-def read(inputs: list[str], shape: tuple[int, ...]) -> tuple[list[str], Tensor]:
-    """Names and values of all data points, of the ``shape`` that the model takes.
+def read(inputs: list[str], predictor: Predictor) -> tuple[list[str], Tensor]:
+    """Names and values of all data points, of the shape that the model takes.
 
     Image files of another size or other colours are brought to it; arrays are not.
     """
     from gramian.train.data import read_images, read_inputs
 
+    shape = predictor.model.data_shape
     paths = [path for text in inputs for path in files_of(Path(text))]
     if any(path.suffix == ".npz" for path in paths):
         if len(paths) > 1:
@@ -78,6 +79,11 @@ def read(inputs: list[str], shape: tuple[int, ...]) -> tuple[list[str], Tensor]:
         return [f"{paths[0].name}[{number}]" for number in range(len(x))], x
     if len(shape) != 3:
         raise UsageError(f"the model takes rows of {shape[0]} numbers, in one .npz file")
+    if not predictor.takes_bytes:
+        raise UsageError(
+            "the model was trained on floating-point images, and what the levels of an image file "
+            "mean to it is not known: give an .npz file on the scale of its training"
+        )
     return [str(path) for path in paths], read_images(paths, shape)
 
 

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
@@ -63,8 +64,9 @@ def run(words: Sequence[str]) -> None:
     with listening:
         shown = f"[{host}]" if ":" in host else host
         names = (*LOCAL, shown) if local else ()
-        app = build_app(prepared(options, predictor), name, limits, names, token)
-        url = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+        proxies = tuple(options.proxy)
+        app = build_app(prepared(options, predictor), name, limits, names, token, proxies)
+        url = f"http://{shown}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
         ready = as_json({"url": url, "token": token, "model": name})
         sys.stdout.write(ready if options.json else f"{name}: {url}\n")
         sys.stdout.flush()
@@ -87,6 +89,10 @@ def serve_parser() -> Parser:
         "--host", default="127.0.0.1",
         help="address to listen on; any but this machine's own wants a token, which is printed "
         f"(or taken from {TOKEN})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--proxy", nargs="+", default=[], metavar="NAME",
+        help="names under which a proxy in front of it is known, such as models.example.org",
     )  # fmt: skip
     parser.add_argument("--port", type=NonNegativeInt, default=8000, help="0 for any that is free")
     add_comparison_options(parser)

@@ -35,7 +35,7 @@ def run(words: Sequence[str]) -> None:
         import optuna  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("gramian tune", "tune") from error
-    from gramian.experiments.cli.train_options import parse_train
+    from gramian.experiments.cli.train_options import named_modules, parse_train
     from gramian.experiments.tune.search_space import search_space
     from gramian.experiments.tune.tuning import Tuning
 
@@ -45,7 +45,8 @@ def run(words: Sequence[str]) -> None:
     config, settings, _ = parse_train(rest)
     space = search_space(config, options.search)
     folder = Path(options.output or f"tune/{Path(config.data).stem}-{config.kind}")
-    tuning = Tuning(folder, config, space)
+    modules = [*settings["import"], *named_modules(settings)]
+    tuning = Tuning(folder, config, space, modules)
     if settings.dry_run or not settings.quiet:
         sys.stderr.write("".join(f"  {each}\n" for each in space))
     if settings.dry_run:
