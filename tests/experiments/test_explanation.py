@@ -138,7 +138,7 @@ def test_what_is_refused(digits, tmp_path, capsys):
         ([str(folder), "--data", "digits", "--test", "5000"], 2, "the test set has 450 images"),
         ([str(folder), str(tmp_path / "large.png"), "--data", "sine"], 2, "takes data of shape"),
         ([str(folder), "--test", "0"], 2, "say which data"),
-        ([str(tmp_path / "rows"), "--test", "0"], 2, "classifiers of images"),
+        ([str(tmp_path / "rows"), "--test", "0"], 2, "classifiers of 8-bit images"),
         ([str(folder), "missing.png", "--data", "digits"], 4, "missing.png"),
     ]:
         assert main(["explain", *words]) == code, words

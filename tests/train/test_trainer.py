@@ -5,14 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gramian import SKR, NormChoice, NotPSDError
+from gramian import SKR, DenseDKMConfig, NormChoice, NotPSDError
 from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.data import Augmentation, Dataset, RowScaler
+from gramian.train.natural import NaturalTrainer
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.checkpoint import CheckpointError
 from gramian.train.record.run_folder import RunFolder
 from gramian.train.run import run_to_end
+from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.step import Place, batch_indices, check_finite
+from gramian.train.task import Task, untrained
 from gramian.train.trainer import TrainingFailed
 from tests.train.tiny import MODEL, assert_same_weights, config, trainer, weights
 
@@ -118,6 +122,53 @@ def test_a_stopped_run_resumes_bit_exactly_also_in_the_middle_of_an_epoch(
         for run in (second, uninterrupted)
     ]
     assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_a_stopped_table_resumes_bit_exactly(tmp_path, steps):
+    """With natural gradients, which step q(f_i) beside the optimiser."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 2, generator=draw, dtype=torch.float64)
+    data = Dataset(x, x[:, :1].sin())
+    model = DenseDKMConfig(num_inducing=6, divergence="exact", likelihood="gaussian")
+    settings = config(
+        kind="dense", natural=True, max_epochs=2, batch_size=8, precision="64-true",
+        crop_padding=0, model=model,
+    )  # fmt: skip
+
+    def new(folder=None):
+        predictor = untrained(model, data, RowScaler.fit(x), 0)
+        same = Task(data, None, None, predictor.scaler, Augmentation(0, False))
+        engine = Engine("cpu", precision="64-true")
+        return NaturalTrainer(predictor, same, settings, engine, folder, quiet=True)
+
+    whole = new()
+    whole.fit()
+    first = new(RunFolder(tmp_path))
+    stop_after(first, steps)
+    with pytest.raises(Stopped):
+        first.fit()
+    second = new(RunFolder(tmp_path))
+    second.fit()
+    assert second.resumed
+    assert_same_weights(weights(second), weights(whole))
+
+
+def test_a_terminal_shows_a_bar(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    run = trainer(config(max_epochs=2))
+    run.view.quiet = False
+    run.fit()
+    shown = capsys.readouterr().err
+    assert "step 6/6" in shown
+    assert "epoch 2/2" in shown
+    assert "lr " in shown
+
+
+def test_an_engine_has_the_settings_of_its_run():
+    for compiled, split in ((True, False), (False, True)):
+        engine = Engine.from_config(config(compile=compiled, split_chain=split, device="cpu"))
+        assert (engine.compile, engine.splits_chain) == (compiled, split)
 
 
 def test_resuming_a_finished_run_trains_no_step(tmp_path, uninterrupted):
