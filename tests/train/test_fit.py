@@ -20,7 +20,7 @@ from gramian import (
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.data import Augmentation, DataError, Dataset, RowScaler
 from gramian.train.fit import as_dataset
-from gramian.train.task import Task, fit_model_config, load_task, split, untrained
+from gramian.train.task import Task, fit_model_config, load_task, training_split, untrained
 from tests.samples import generator
 
 X = torch.randn(24, 2, generator=generator(0)).double()
@@ -204,7 +204,7 @@ def test_every_setting_of_the_split_is_honoured_or_refused(tmp_path):
         facts = json.loads((tmp_path / str(len(seen)) / "env.json").read_text())
         seen.append(facts["data"])
     assert seen[0] == seen[1] != seen[2]  # of ten points and six held out, by the split's own seed
-    train, held_out = split(as_dataset(X, LABELS), TrainConfig(train_size=10))
+    train, held_out = training_split(as_dataset(X, LABELS), TrainConfig(train_size=10))
     assert (len(train), held_out) == (10, None)
     with pytest.raises(ConfigError, match="crop_padding and flip are for images"):
         fit(DENSE, X, LABELS, flip=True, **SHORT)

@@ -28,7 +28,7 @@ from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.run import run_to_end
 from gramian.train.runtime.engine import Engine, Precision
 from gramian.train.runtime.seeds import generator
-from gramian.train.task import Task, fit_scaler, split, untrained
+from gramian.train.task import Task, fit_scaler, training_split, untrained
 from gramian.train.trainer import Trainer
 
 
@@ -87,7 +87,7 @@ def fit(
     recorded: Any = known if is_known else MODEL_CONFIGS["conv" if data.images else "dense"]()
     kind: Any = next(kind for kind, of in MODEL_CONFIGS.items() if isinstance(recorded, of))
     config = TrainConfig(kind=kind, model=recorded, data="arrays", **settings)
-    train, validation = split(data, config)
+    train, validation = training_split(data, config)
     if isinstance(model, Predictor):
         if model.class_names != data.class_names:
             raise ConfigError(

@@ -59,12 +59,12 @@ def load_task(config: TrainConfig, splits: Splits | None = None) -> Task:
     The split depends on its own seed only.
     """
     splits = splits or load(config.data, config.data_dir)
-    train, validation = split(splits.train, config)
+    train, validation = training_split(splits.train, config)
     augmentation = Augmentation(config.crop_padding, config.flip)
     return Task(train, validation, splits.test, fit_scaler(config.data, train), augmentation)
 
 
-def split(train: Dataset, config: TrainConfig) -> tuple[Dataset, Dataset | None]:
+def training_split(train: Dataset, config: TrainConfig) -> tuple[Dataset, Dataset | None]:
     """What to train on, and what is held out, as the settings say."""
     validation = None
     if config.validation_fraction:

@@ -159,8 +159,8 @@ def build_app(
     async def predict(question: Question, similar: NumSimilar = 0) -> dict[str, list[Answer]]:
         """Predictions for rows of numbers, or for images as numbers."""
         shape = answers.predictor.model.data_shape
-        bytes_ = len(shape) == 3 and answers.predictor.takes_bytes
-        return await answer(as_points(question.inputs, shape, limits, bytes_), similar)
+        are_bytes = len(shape) == 3 and answers.predictor.takes_bytes
+        return await answer(as_points(question.inputs, shape, limits, are_bytes), similar)
 
     @app.post("/predict/files", response_model=Reply)
     async def predict_files(
@@ -194,8 +194,8 @@ def fitted(name: str, content: bytes, shape: tuple[int, ...], limits: Limits) ->
         raise HTTPException(422, str(error)) from error
 
 
-def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits, bytes_: bool) -> Tensor:
-    """Numbers of a request as data of the model, which takes ``bytes_`` or any numbers."""
+def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits, are_bytes: bool) -> Tensor:
+    """Numbers of a request as data of the model, which takes bytes or any numbers."""
     if len(inputs) > limits.data:
         raise HTTPException(413, f"a request may have {limits.data} data points")
     try:
@@ -206,7 +206,7 @@ def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits, bytes_:
         raise HTTPException(422, f"the model takes data of shape {shape}, got {x.shape[1:]}")
     if not np.isfinite(x).all():
         raise HTTPException(422, "inputs must be finite numbers")
-    if not bytes_:
+    if not are_bytes:
         return torch.from_numpy(x)
     if x.min() < 0 or x.max() > 255:
         raise HTTPException(422, "values of pixels must lie between 0 and 255")
