@@ -94,7 +94,7 @@ class NaturalTrainer(Trainer):
         self.model.output.requires_grad_(False)  # before processes agree on who sends what
         super().start(resume)
         if not self.resumed:
-            self._refine(5)
+            self._refine()
 
     def train_step(self) -> None:
         """One step of Adam, then one of the natural gradient on the same batch."""
@@ -108,12 +108,13 @@ class NaturalTrainer(Trainer):
 
     def complete(self) -> None:
         """Bring q(f_i) to its optimum."""
-        self._refine(5)
+        self._refine()
         self.model.output.requires_grad_(True)
 
-    def _refine(self, steps: int) -> None:
+    def _refine(self) -> None:
+        """Steps over all data: where a full step is exact, one is enough."""
         everything = torch.arange(len(self.task.train))
-        for _ in range(steps):
+        for _ in range(1 if self.model.likelihood.full_step else 5):
             self._natural_step(everything.split(CHUNK), 1.0)
 
     def _natural_step(self, parts: Iterable[Tensor], rho: float) -> None:
