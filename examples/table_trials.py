@@ -1,8 +1,8 @@
-"""Trials of `DKMRegressor`'s settings on validation rows of the UCI sets: what its defaults rest on.
+"""Trials of `DKMRegressor` on validation rows of the UCI sets: what its defaults rest on.
 
-`python examples/table_trials.py uci_regression.npz '{}' '{"num_inducing": 200}'`: each dictionary of
-settings is tried on a fifth of the training part of each split (at most 2,000 rows); test rows are
-not looked at. Each result is a line of the output file, and what is there is not run again. The
+`python examples/table_trials.py uci_regression.npz '{}' '{"num_inducing": 200}'`: each dictionary
+of settings is tried on a fifth of the training part of each split (at most 2,000 rows); test rows
+are not looked at. Each result is a line of the output file, and what is there is not run again. The
 table shows, for each set, mean log-likelihood and processor seconds in one thread.
 """
 
@@ -67,9 +67,8 @@ def main() -> None:
                 if not same:
                     with arguments.output.open("a") as file:
                         file.write(json.dumps(mine[-1]) + "\n")
-            log_lik, seconds = (
-                np.mean([row[figure] for row in mine]) for figure in ("log_lik", "processor_seconds")
-            )
+            log_lik = np.mean([row["log_lik"] for row in mine])
+            seconds = np.mean([row["processor_seconds"] for row in mine])
             cells.append(f"{name} {log_lik:.3f}, {seconds:.0f} s")
         print(json.dumps(settings), "|", " | ".join(cells), flush=True)
 

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gramian import SKR, Bandwidth, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
-from gramian.train import natural
+from gramian.train import defaults, natural
 from gramian.train.data import Dataset, hold_out
 from gramian.train.estimators import DKMClassifier, DKMRegressor
 from gramian.train.estimators.image_estimators import ConvDKMClassifier
@@ -574,6 +574,21 @@ def test_variances_below_zero_are_counted(monkeypatch):
     )
     z = model.draw_samples(1, draw)
     assert natural_step_(model, [(x, x, None)], 12, 0.5, z) == 12
+
+
+def test_tables_have_float64_until_there_are_many_rows(sine, monkeypatch):
+    monkeypatch.setattr(defaults, "WIDE_ROWS", 20)
+    x, y = sine
+    for rows, precision, dtype in (
+        (20, "auto", torch.float64),
+        (21, "auto", torch.float32),
+        (21, "64-true", torch.float64),
+        (20, "32-true", torch.float32),
+    ):
+        model = DKMRegressor(max_epochs=2, num_inducing=5, random_state=0, precision=precision)
+        assert model.fit(x[:rows], y[:rows]).predictor_.trainable.dtype == dtype
+        model = DKMRegressor(num_inducing=5, random_state=0, precision=precision)
+        assert model.partial_fit(x[:rows], y[:rows]).predictor_.trainable.dtype == dtype
 
 
 # ---- weights, and parameters without a meaning ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gramian.train.data import Dataset
 
@@ -65,6 +65,7 @@ class TableStart:
             nu=self.nu * min(1.0, NU_ROWS / num_data),
             batch_size=batch,
             max_epochs=epochs_for(steps, num_data, batch, at_least=10),
+            precision="64-true" if num_data <= WIDE_ROWS else "32-true",
         )
 
 
@@ -77,9 +78,12 @@ class TableSizes:
     nu: float
     batch_size: int
     max_epochs: int
+    precision: Literal["64-true", "32-true", "tf32"]
 
 
 MANY_STEPS, NU_ROWS = 500, 1500
+WIDE_ROWS = 20_000
+"""Up to so many rows tables have float64; beyond, half of the time counts more than digits do."""
 
 TABLES = {
     "classes": TableStart(nu=10.0, weight_var=2.0, bias_var=1.0, steps=100),
@@ -106,7 +110,7 @@ def dense_settings(num_data: int, targets: str) -> dict[str, Any]:
     return {
         "kind": "dense",
         "natural": True,
-        "precision": "64-true",
+        "precision": sizes.precision,
         "max_epochs": sizes.max_epochs,
         "batch_size": sizes.batch_size,
         "lr": 0.1,

@@ -32,12 +32,13 @@ from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 from gramian.train.runtime.devices import choose_device
 from gramian.train.runtime.engine import Engine
+from gramian.train.runtime.engine import Precision as FixedPrecision
 from gramian.train.runtime.seeds import generator
 from gramian.train.step import check_finite
 from gramian.train.task import untrained
 
 Schedule = Literal["steps", "cosine", "one_cycle", "constant"]
-Precision = Literal["32-true", "64-true", "tf32"]
+Precision = Literal["auto", "32-true", "64-true", "tf32"]
 Optimiser = Literal["adam", "muon"]
 MOMENTUM = 0.95  # of muon
 Me = TypeVar("Me", bound="EpochEstimator")
@@ -45,11 +46,17 @@ Me = TypeVar("Me", bound="EpochEstimator")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes that depend on the number of training points."""
+    """Sizes and the precision, which may depend on the number of training points."""
 
     num_inducing: int | tuple[int, ...]
     batch_size: int
     max_epochs: int
+    precision: FixedPrecision
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the model."""
+        return torch.float64 if self.precision == "64-true" else torch.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class EpochEstimator(Estimator):
     num_samples: int = 100
     lr: float = 0.1
     schedule: Schedule = "one_cycle"
-    precision: Precision = "64-true"
+    precision: Precision = "auto"
     device: str = "cpu"
     random_state: int | np.random.RandomState | None = None
     warm_start: bool = False
@@ -169,7 +176,7 @@ class EpochEstimator(Estimator):
             schedule=self.schedule,
             natural=self.natural,
             seed=seed,
-            precision=self.precision,
+            precision=plan.precision,
             device=self.device,
             on_numerical_error="rollback",
             evaluate_every=1 if self.early_stopping else plan.max_epochs,
@@ -204,7 +211,7 @@ class EpochEstimator(Estimator):
             self.predictor_ = self._started(data, plan, seed)
             self.history_, self.n_iter_, self._stream = [], 0, Stream()
         self.predictor_ = replace(self.predictor_, calibration=None)
-        with Engine(self.device, precision=self.precision).arithmetic():
+        with Engine(self.device, precision=plan.precision).arithmetic():
             row = self._pass_over(x, targets, weights, plan)
         self.n_iter_ += 1
         self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
@@ -249,7 +256,7 @@ class EpochEstimator(Estimator):
 
     def _started(self, train: Dataset, plan: Plan, seed: int) -> Predictor:
         """A model with start values."""
-        dtype, scaler = self._dtype(), self._fit_scaler(train.x)
+        dtype, scaler = plan.dtype, self._fit_scaler(train.x)
         predictor = untrained(self._model_config(train, plan), train, scaler, seed)
         predictor.model.to(dtype)
         draw = generator(seed, "start")
@@ -258,9 +265,6 @@ class EpochEstimator(Estimator):
         predictor.dkm.output.q_mean.detach().zero_()  # a random mean is no smooth function
         predictor.model.to(choose_device(self.device))
         return predictor
-
-    def _dtype(self) -> torch.dtype:
-        return torch.float64 if self.precision == "64-true" else torch.float32
 
     def _weights(self, x: Tensor, y: Any, sample_weight: Any) -> Tensor | None:
         """Weights of the rows, times those of their classes; None if there are neither."""

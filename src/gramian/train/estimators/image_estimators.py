@@ -99,7 +99,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     batch_size: int | Literal["auto"] = "auto"
     lr: float = 0.03
     schedule: Schedule = "one_cycle"
-    precision: Precision = "32-true"
+    precision: Precision = "auto"
     device: str = "auto"
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
     calibrate: ScalingKind | None = None
@@ -120,7 +120,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
         for count in self.num_inducing:
             check_count("num_inducing", count)
         batch = BATCH if self.batch_size == "auto" else int(self.batch_size)
-        return Plan(tuple(map(int, self.num_inducing)), batch, int(self.max_epochs))
+        precision = "32-true" if self.precision == "auto" else self.precision
+        widths = tuple(map(int, self.num_inducing))
+        return Plan(widths, batch, int(self.max_epochs), precision)
 
     def _model_config(self, train: Dataset, plan: Plan) -> ConvDKMConfig:
         assert isinstance(plan.num_inducing, tuple)
