@@ -56,7 +56,7 @@ def test_sizes_of_tables_grow_with_the_rows():
     assert [size.num_layers for size in sizes] == [1, 1, 1, 2, 2, 2]
     assert [size.batch_size for size in sizes] == [50, 500, 2048, 512, 512, 512]
     assert [size.max_epochs for size in sizes] == [150, 150, 150, 100, 25, 10]
-    assert [round(size.nu, 2) for size in sizes] == [30, 30, 21.97, 21.96, 4.5, 0.45]
+    assert [round(size.nu, 2) for size in sizes] == [10, 10, 10, 10, 4.5, 0.45]
     assert [size.precision for size in sizes] == ["64-true"] * 5 + ["32-true"]
 
 

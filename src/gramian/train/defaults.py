@@ -41,14 +41,14 @@ class TableStart:
     rows. Beyond, the sizes grow with the rows, within a few minutes of one processor.
 
     Args:
-        nu: up to ``NU_ROWS`` rows. From there ν falls as 1/rows: few rows cannot tell more about a
-            Gram matrix than a kernel does, many can.
+        nu_rows: up to so many rows ν is ``NU``. From there it falls as 1/rows: few rows cannot tell
+            more about a Gram matrix than a kernel does, many can.
         weight_var: start of the kernel's variance.
         bias_var: start of the bias's variance.
         steps: with few rows; with many there are ``MANY_STEPS``.
     """
 
-    nu: float
+    nu_rows: int
     weight_var: float
     bias_var: float
     steps: int
@@ -62,7 +62,7 @@ class TableStart:
         return TableSizes(
             num_inducing=min(int(100 * max(1.0, num_data / FULL_BATCH) ** 0.5), 256, num_data),
             num_layers=2 if is_large else 1,
-            nu=self.nu * min(1.0, NU_ROWS / num_data),
+            nu=NU * min(1.0, self.nu_rows / num_data),
             batch_size=batch,
             max_epochs=epochs_for(steps, num_data, batch, at_least=10),
             precision="64-true" if num_data <= WIDE_ROWS else "32-true",
@@ -81,14 +81,14 @@ class TableSizes:
     precision: Literal["64-true", "32-true", "tf32"]
 
 
-MANY_STEPS, NU_ROWS = 500, 1500
+MANY_STEPS, NU = 500, 10.0
 WIDE_ROWS = 20_000
 """Up to so many rows tables have float64; beyond, half of the time counts more than digits do."""
 
 TABLES = {
-    "classes": TableStart(nu=10.0, weight_var=2.0, bias_var=1.0, steps=100),
-    "real": TableStart(nu=30.0, weight_var=1.0, bias_var=0.1, steps=150),
-    "counts": TableStart(nu=30.0, weight_var=1.0, bias_var=0.1, steps=150),
+    "classes": TableStart(nu_rows=1500, weight_var=2.0, bias_var=1.0, steps=100),
+    "real": TableStart(nu_rows=4500, weight_var=1.0, bias_var=0.1, steps=150),
+    "counts": TableStart(nu_rows=4500, weight_var=1.0, bias_var=0.1, steps=150),
 }
 
 

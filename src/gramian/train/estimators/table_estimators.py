@@ -108,7 +108,7 @@ class DKMClassifier(Classifier, TableEstimator):
         kernel: a name in ``gramian.KERNELS``.
         lengthscales: learned input scales: "none", "one", or "per_feature".
         nu: pull of the Gram matrices towards the kernel; with infinity the kernel is fixed.
-            "auto": 10 for classes, 30 for real targets, and falling as 1/rows from 1,500 rows on.
+            "auto": 10, and falling as 1/rows from 1,500 rows on (4,500 with real targets).
         skr_gamma_fraction: Wishart noise on the Gram matrices in training, γ = ⌈fraction · P⌉;
             None for none.
         skr_jitter: added to the diagonal of the Gram matrices.
