@@ -28,6 +28,7 @@ CONV = {
     "nngp": {"nu": math.inf, "skr": SKR.off()},
     "no_whitening": {"whitening": False},
     "whitened_patches": {"whitening": "patches"},
+    "whitened_mirrored": {"whitening": "mirrored"},
     "unequal_weights": {"residual_weights": (0.3, 0.9)},
     "plain_kernel": {"weight_var": None, "bias_var": None},
     "clamped": {"variance_check": VarianceCheck(clamp=True)},

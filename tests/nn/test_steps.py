@@ -21,7 +21,7 @@ from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import SpatialMean
 from gramian.nn.steps.positive_definite import PositiveDefinite
-from gramian.nn.steps.whitening import ZCA, PatchZCA
+from gramian.nn.steps.whitening import ZCA, MirrorZCA, PatchZCA
 from tests import reference
 from tests.samples import flatten, generator, grams, random_, random_gram, random_psd
 
@@ -459,6 +459,22 @@ def test_whitening_in_chunks_is_whitening_at_once(monkeypatch):
     chunked.fit_(images)
     for name, buffer in whole.named_buffers():
         torch.testing.assert_close(chunked.get_buffer(name), buffer, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", [(2, 3, 6), (3, 4, 5), (1, 3, 2)])
+def test_mirrored_is_the_zca_of_images_and_mirror_images(shape, dtype, monkeypatch):
+    images = torch.randn(40, *shape, generator=generator(0), dtype=dtype).cumsum(-1) + 3
+    both, mirrored = ZCA(shape, 0.2).to(dtype), MirrorZCA(shape, 0.2).to(dtype)
+    torch.testing.assert_close(mirrored(images), images)  # before it is fitted
+    both.fit_(torch.cat([images, images.flip(3)]))
+    monkeypatch.setattr("gramian.nn.steps.whitening.CHUNK", 7)
+    mirrored.fit_(images)
+    tolerance = {"rtol": 1e-9, "atol": 1e-10} if dtype == torch.float64 else {}
+    torch.testing.assert_close(mirrored(images), both(images), **tolerance)
+    torch.testing.assert_close(mirrored(images.flip(3)), mirrored(images).flip(3), **tolerance)
+    numbers = sum(buffer.numel() for buffer in mirrored.buffers())
+    assert numbers < 0.8 * sum(buffer.numel() for buffer in both.buffers())
 
 
 def test_patches_as_large_as_the_image_are_whitened_as_the_image():

@@ -33,8 +33,9 @@ class ConvDKMConfig(DKMConfig):
             mean: k/(k + 1) and 1/(k + 1) in the k-th block, so that G is the mean of all branches
             and of the stem, and depth does not bury what the first layers have found.
         pooling: ``mean`` of the diagonal, as published, or ``nystrom``; ``_mixing`` adds a mixing.
-        whitening: ZCA-whiten the images, as published; or ``patches``: the same of 7×7 patches, a
-            convolution: small in files and quicker to fit, but slower to learn.
+        whitening: ZCA-whiten the images, as published; ``mirrored``: fitted to mirror images, too,
+            at half of the cost; or ``patches``: the same of 7×7 patches, a convolution: small in
+            files and quicker to fit, but slower to learn.
         whiten_inducing: choose inducing patches from whitened images.
         inducing_start: inducing patches start at patches of images chosen at random, as published,
             or at the centres of clusters of them: a few then cover all directions.

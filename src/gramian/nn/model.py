@@ -23,7 +23,7 @@ from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import PooledState, Pooling
-from gramian.nn.steps.whitening import ZCA, PatchZCA
+from gramian.nn.steps.whitening import AnyZCA
 
 
 class DKM(Trainable):
@@ -67,7 +67,7 @@ class DKM(Trainable):
         self,
         *,
         data_shape: tuple[int, ...],
-        whitening: ZCA | PatchZCA | None,
+        whitening: AnyZCA | None,
         inputs: DenseInput | PatchInput,
         layers: dict[str, Layer[Any]],
         pooling: Pooling | None,

@@ -31,7 +31,7 @@ from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.inputs import PatchInput
 from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.output import GPOutput
-from gramian.nn.steps.whitening import ZCA, PatchZCA
+from gramian.nn.steps.whitening import ZCA, MirrorZCA, PatchZCA
 
 Phase = str
 """``forward``, or ``backward`` with the optimiser."""
@@ -53,6 +53,7 @@ WRAPPED: list[tuple[type, str, str]] = [
     (Trainable, "draw_samples", "likelihood"),
     (Categorical, "expected_log_prob", "likelihood"),
     (ZCA, "forward", "whitening"),
+    (MirrorZCA, "forward", "whitening"),
     (PatchZCA, "forward", "whitening"),
 ]
 """Class, method, and the part of a step that it is."""

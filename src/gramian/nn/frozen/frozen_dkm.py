@@ -13,7 +13,7 @@ from gramian.nn.frozen.frozen_kernels import copied
 from gramian.nn.frozen.frozen_layers import FrozenOutput
 from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.nn.steps.pooling import PooledState, Pooling
-from gramian.nn.steps.whitening import ZCA, PatchZCA
+from gramian.nn.steps.whitening import ZCA, AnyZCA
 
 
 class FrozenWhitening(nn.Module):
@@ -76,7 +76,7 @@ class FrozenDKM(nn.Module):
     def __init__(
         self,
         *,
-        whitening: ZCA | PatchZCA | None,
+        whitening: AnyZCA | None,
         inputs: DenseInput | PatchInput,
         layers: dict[str, nn.Module],
         pooling: Pooling | None,

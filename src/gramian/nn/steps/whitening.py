@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, assert_never
 
 import torch
 from jaxtyping import Float
@@ -17,8 +18,8 @@ BLOCK = 512  # columns of MᵀM computed at once
 SIDE = 7  # of the patches that are whitened, where images are as large
 MOST = 1000  # images from which patches are taken: there are hundreds in each
 
-Whitening = bool | Literal["patches"]
-"""Of whole images, as published (True); none (False); or of patches."""
+Whitening = bool | Literal["mirrored", "patches"]
+"""Of whole images, as published (True); none (False); of images and mirror images; of patches."""
 
 
 class ZCA(nn.Module):
@@ -61,9 +62,7 @@ class ZCA(nn.Module):
         for chunk in images.split(CHUNK):
             M = _standardise(chunk.double(), mean, std).flatten(1)
             total += M.sum(0)
-            for start in range(0, D, BLOCK):  # the upper triangle
-                end = min(start + BLOCK, D)
-                MtM[:end, start:end] += M[:, :end].mT @ M[:, start:end]
+            _add_squares_(MtM, M)
         eigenvalues, U = torch.linalg.eigh(MtM, UPLO="U")
         shrink = (eigenvalues + self.epsilon * eigenvalues.mean()).rsqrt()
         W = (U * shrink) @ U.mT
@@ -71,18 +70,89 @@ class ZCA(nn.Module):
         squares = U.square() @ (eigenvalues * shrink.square())  # the diagonal of W MᵀM W
         pixels = D // self.image_shape[0] * N
         spread = _by_channel(squares, self.image_shape) / N - white_mean.square()
-        white_std = (spread.clamp_min(0) * (pixels / (pixels - 1))).sqrt()
-        white_std[white_std < 1e-7 * white_std.max()] = 1.0  # rounding of a constant channel
         self.channel_mean.copy_(mean)
         self.channel_std.copy_(std)
         self.matrix.copy_(W)
         self.white_mean.copy_(white_mean)
-        self.white_std.copy_(white_std)
+        self.white_std.copy_(_deviation(spread, pixels))
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Whiten images with the fitted statistics."""
         M = _standardise(images, self.channel_mean, self.channel_std).flatten(1)
         return _standardise((M @ self.matrix).view_as(images), self.white_mean, self.white_std)
+
+
+class MirrorZCA(nn.Module):
+    """``ZCA`` of images and their mirror images together, with half of the work and of the numbers.
+
+    Let l be the left half of an image and r its right half, mirrored. Mirroring the image leaves
+    e = (l + r)/√2 as it is and changes the sign of o = (l − r)/√2, so over images and mirror images
+    e and o are uncorrelated, and W is a matrix for e and one for o. A middle column belongs to e.
+
+    Args:
+        image_shape: (channels, height, width), at least two pixels wide.
+        epsilon: ε, the share of the mean eigenvalue added to all of them.
+    """
+
+    channel_mean: Tensor
+    channel_std: Tensor
+    even: Tensor
+    odd: Tensor
+    white_mean: Tensor
+    white_std: Tensor
+
+    def __init__(self, image_shape: tuple[int, int, int], epsilon: float = 0.1) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        self.image_shape = image_shape
+        self.epsilon = epsilon
+        self.register_buffer("channel_mean", torch.zeros(channels))
+        self.register_buffer("channel_std", torch.ones(channels))
+        self.register_buffer("even", torch.eye(channels * height * (width - width // 2)))
+        self.register_buffer("odd", torch.eye(channels * height * (width // 2)))
+        self.register_buffer("white_mean", torch.zeros(channels))
+        self.register_buffer("white_std", torch.ones(channels))
+
+    @torch.no_grad()
+    def fit_(self, images: Tensor) -> None:
+        """Fit to ``images`` [N, *image_shape] and their mirror images."""
+        _check_images(images, self.image_shape)
+        channels, height, width = self.image_shape
+        D, N = channels * height * width, 2 * len(images)
+        mean, std = _channel_statistics(
+            chunk.double().flip(sides) for chunk in images.split(CHUNK) for sides in ((), (3,))
+        )
+        sizes = (len(self.even), len(self.odd))
+        squares = [torch.zeros(2 * [size]).to(images.device, torch.float64) for size in sizes]
+        total = squares[0].new_zeros(sizes[0])
+        for chunk in images.split(CHUNK):
+            e, o = _halves(_standardise(chunk.double(), mean, std))
+            total += 2 * e.flatten(1).sum(0)
+            for half, part in zip(squares, (e, o), strict=True):
+                _add_squares_(half, math.sqrt(2) * part.flatten(1))
+        spectra = [torch.linalg.eigh(half, UPLO="U") for half in squares]
+        ridge = self.epsilon * sum(values.sum() for values, _ in spectra) / D
+        second = mean.new_zeros(channels)  # sums of squares of the whitened images
+        matrices = []
+        for values, U in spectra:
+            shrink = (values + ridge).rsqrt()
+            matrices.append((U * shrink) @ U.mT)
+            second += (U.square() @ (values * shrink.square())).view(channels, -1).sum(1)
+        e = (total @ matrices[0] / N).view(1, channels, height, -1)
+        white_mean = _joined(e, torch.zeros_like(e[..., : width // 2])).mean((0, 2, 3))
+        pixels = height * width * N
+        self.channel_mean.copy_(mean)
+        self.channel_std.copy_(std)
+        self.even.copy_(matrices[0])
+        self.odd.copy_(matrices[1])
+        self.white_mean.copy_(white_mean)
+        self.white_std.copy_(_deviation(second / pixels - white_mean.square(), pixels))
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Whiten images with the fitted statistics."""
+        e, o = _halves(_standardise(images, self.channel_mean, self.channel_std))
+        white = _joined((e.flatten(1) @ self.even).view_as(e), (o.flatten(1) @ self.odd).view_as(o))
+        return _standardise(white, self.white_mean, self.white_std)
 
 
 class PatchZCA(nn.Module):
@@ -152,11 +222,52 @@ class PatchZCA(nn.Module):
         return _standardise(_filtered(M, self.filters), self.white_mean, self.white_std)
 
 
-def build_whitening(kind: Whitening, image_shape: tuple[int, int, int]) -> ZCA | PatchZCA | None:
+AnyZCA = ZCA | MirrorZCA | PatchZCA
+
+
+def build_whitening(kind: Whitening, image_shape: tuple[int, int, int]) -> AnyZCA | None:
     """The whitening of a model."""
-    if kind == "patches":
-        return PatchZCA(image_shape)
-    return ZCA(image_shape) if kind else None
+    match kind:
+        case False:
+            return None
+        case True:
+            return ZCA(image_shape)
+        case "mirrored":
+            return MirrorZCA(image_shape)
+        case "patches":
+            return PatchZCA(image_shape)
+        case _:
+            assert_never(kind)
+
+
+def _halves(images: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor]:
+    """e, with the middle column if there is one, and o."""
+    half = images.shape[3] // 2
+    left, middle, right = images.split((half, images.shape[3] - 2 * half, half), dim=3)
+    right = right.flip(3)
+    root = math.sqrt(0.5)
+    return torch.cat([root * (left + right), middle], dim=3), root * (left - right)
+
+
+def _joined(e: Tensor, o: Tensor) -> Float[Tensor, "B C H W"]:
+    """The images of e and o."""
+    half, root = o.shape[3], math.sqrt(0.5)
+    middle, e = e[..., half:], e[..., :half]
+    return torch.cat([root * (e + o), middle, root * (e - o).flip(3)], dim=3)
+
+
+def _add_squares_(MtM: Float[Tensor, "D D"], M: Float[Tensor, "N D"]) -> None:
+    """Add the upper triangle of MᵀM."""
+    D = len(MtM)
+    for start in range(0, D, BLOCK):
+        end = min(start + BLOCK, D)
+        MtM[:end, start:end] += M[:, :end].mT @ M[:, start:end]
+
+
+def _deviation(spread: Tensor, pixels: int) -> Tensor:
+    """Unbiased, from the mean square about the mean; a constant channel keeps scale 1."""
+    std = (spread.clamp_min(0) * (pixels / (pixels - 1))).sqrt()
+    return torch.where(std < 1e-7 * std.max(), torch.ones_like(std), std)
 
 
 def _filtered(images: Tensor, filters: Tensor) -> Tensor:

@@ -56,8 +56,9 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
         num_inducing: inducing points of each stage.
         strides: stride of each stage.
         blocks_per_stage: residual blocks in a stage, of two layers each.
-        whitening: ZCA-whiten the images, which wants more images than pixels; or "patches": the
-            same of patches, which does not.
+        whitening: ZCA-whiten the images, which wants more images than pixels; "mirrored": fitted to
+            mirror images, too, at half of the cost; or "patches": the same of patches, which does
+            not want many images.
         crop_padding: random crops after so many zeros all round; 0 for none.
         flip: random mirror images.
         recipe: "fast": learned bandwidths of kernels that have one, the unexplained variance
