@@ -459,7 +459,7 @@ def test_recomputed_activations_give_identical_gradients(build, data):
         (DENSE, "divergence", "must be"),
         (DENSE, "lengthscales", "must be"),
         (SMALL, "pooling", "must be mean, nystrom, mean_mixing or nystrom_mixing"),
-        (SMALL, "whitening", "must be true, false or patches"),
+        (SMALL, "whitening", "must be true, false, mirrored or patches"),
         (SMALL, "residual_weights", "must be mean"),
         (SMALL, "mixing_start", "must be"),
         (SMALL, "inducing_start", "must be"),

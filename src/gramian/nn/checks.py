@@ -42,7 +42,7 @@ def check_choices(settings: object) -> None:
 
 
 def _listed(words: Sequence[object], parts: Sequence[object]) -> str:
-    """Choices in words: true, false or patches."""
+    """Choices in words: true, false, mirrored or patches."""
     every = (["true", "false"] if bool in parts else []) + [str(word) for word in words]
     return f"{', '.join(every[:-1])} or {every[-1]}" if len(every) > 1 else every[0]
 
