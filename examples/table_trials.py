@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from uci import SETS, Array, Choice, Entry, Prediction, scores
+from uci import SETS, Array, Choice, Entry, Prediction, add, read, scores
 
 from gramian.train.estimators import DKMRegressor
 
@@ -53,9 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = np.load(arguments.data)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    lines = arguments.output.read_text().splitlines() if arguments.output.exists() else []
-    rows = [json.loads(line) for line in lines]
+    rows = read(arguments.output)
     for settings in arguments.settings:
         cells = []
         for name in arguments.sets:
@@ -65,8 +63,7 @@ def main() -> None:
                 same = [r for r in rows if (r["set"], r["split"], r.get("settings")) == key]
                 mine.append(same[0] if same else trial(data, name, split, settings))
                 if not same:
-                    with arguments.output.open("a") as file:
-                        file.write(json.dumps(mine[-1]) + "\n")
+                    add(arguments.output, mine[-1])
             log_lik = np.mean([row["log_lik"] for row in mine])
             seconds = np.mean([row["processor_seconds"] for row in mine])
             cells.append(f"{name} {log_lik:.3f}, {seconds:.0f} s")

@@ -208,6 +208,18 @@ def run(data: Mapping[str, Array], name: str, split: int, key: str) -> dict[str,
     return {**row, **choice, "processor_seconds": time.process_time() - start}
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """The results of a file, one a line; none if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def add(path: Path, row: dict[str, Any]) -> None:
+    """One more result."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def print_tables(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """Markdown: a table for each figure, a column for each set."""
     figures = {"log_lik": "Log-likelihood", "rmse": "RMSE", "processor_seconds": "Seconds"}
@@ -241,9 +253,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = np.load(arguments.data)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    lines = arguments.output.read_text().splitlines() if arguments.output.exists() else []
-    rows = [json.loads(line) for line in lines]
+    rows = read(arguments.output)
     done = {(row["set"], row["split"], row["model"]) for row in rows}
     for split in range(arguments.splits):
         for name in arguments.sets:
@@ -253,8 +263,7 @@ def main() -> None:
                 if split >= splits or too_many or (name, split, key) in done:
                     continue
                 rows.append(run(data, name, split, key))
-                with arguments.output.open("a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
+                add(arguments.output, rows[-1])
                 print(rows[-1], flush=True)
     print_tables(rows, arguments.sets)
 
