@@ -31,7 +31,7 @@ from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.inputs import PatchInput
 from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.output import GPOutput
-from gramian.nn.steps.whitening import ZCA, MirrorZCA, PatchZCA
+from gramian.nn.steps.whitening import AnyZCA
 
 Phase = str
 """``forward``, or ``backward`` with the optimiser."""
@@ -52,9 +52,7 @@ WRAPPED: list[tuple[type, str, str]] = [
     (DKM, "inducing_chain", "inducing chain"),
     (Trainable, "draw_samples", "likelihood"),
     (Categorical, "expected_log_prob", "likelihood"),
-    (ZCA, "forward", "whitening"),
-    (MirrorZCA, "forward", "whitening"),
-    (PatchZCA, "forward", "whitening"),
+    (AnyZCA, "forward", "whitening"),
 ]
 """Class, method, and the part of a step that it is."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal, assert_never
 
@@ -22,7 +23,49 @@ Whitening = bool | Literal["mirrored", "patches"]
 """Of whole images, as published (True); none (False); of images and mirror images; of patches."""
 
 
-class ZCA(nn.Module):
+class AnyZCA(nn.Module, ABC):
+    """Standardise channels, turn images by a fitted linear map, standardise channels again.
+
+    Args:
+        image_shape: (channels, height, width).
+        epsilon: ε, the share of the mean eigenvalue added to all of them.
+    """
+
+    channel_mean: Tensor
+    channel_std: Tensor
+    white_mean: Tensor
+    white_std: Tensor
+
+    def __init__(self, image_shape: tuple[int, int, int], epsilon: float = 0.1) -> None:
+        super().__init__()
+        self.image_shape = image_shape
+        self.epsilon = epsilon
+        for when in ("channel", "white"):
+            self.register_buffer(f"{when}_mean", torch.zeros(image_shape[0]))
+            self.register_buffer(f"{when}_std", torch.ones(image_shape[0]))
+
+    @abstractmethod
+    def fit_(self, images: Float[Tensor, "N C H W"]) -> None:
+        """Fit to images."""
+
+    @abstractmethod
+    def turn(self, M: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """The linear map of standardised images."""
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Whiten images with the fitted statistics."""
+        M = _standardise(images, self.channel_mean, self.channel_std)
+        return _standardise(self.turn(M), self.white_mean, self.white_std)
+
+    def _keep_(self, mean: Tensor, std: Tensor, white_mean: Tensor, white_std: Tensor) -> None:
+        """The statistics of the channels before and after the map."""
+        self.channel_mean.copy_(mean)
+        self.channel_std.copy_(std)
+        self.white_mean.copy_(white_mean)
+        self.white_std.copy_(white_std)
+
+
+class ZCA(AnyZCA):
     """Standardise channels, multiply by W = U (Λ + ε·mean Λ)^(−½) Uᵀ, standardise channels again.
 
     U Λ Uᵀ is the eigendecomposition of MᵀM, with M the matrix of standardised images, one a row.
@@ -34,22 +77,12 @@ class ZCA(nn.Module):
         epsilon: ε, the share of the mean eigenvalue added to all of them.
     """
 
-    channel_mean: Tensor
-    channel_std: Tensor
     matrix: Tensor
-    white_mean: Tensor
-    white_std: Tensor
 
     def __init__(self, image_shape: tuple[int, int, int], epsilon: float = 0.1) -> None:
-        super().__init__()
+        super().__init__(image_shape, epsilon)
         channels, height, width = image_shape
-        self.image_shape = image_shape
-        self.epsilon = epsilon
-        self.register_buffer("channel_mean", torch.zeros(channels))
-        self.register_buffer("channel_std", torch.ones(channels))
         self.register_buffer("matrix", torch.eye(channels * height * width))
-        self.register_buffer("white_mean", torch.zeros(channels))
-        self.register_buffer("white_std", torch.ones(channels))
 
     @torch.no_grad()
     def fit_(self, images: Tensor) -> None:
@@ -70,19 +103,15 @@ class ZCA(nn.Module):
         squares = U.square() @ (eigenvalues * shrink.square())  # the diagonal of W MᵀM W
         pixels = D // self.image_shape[0] * N
         spread = _by_channel(squares, self.image_shape) / N - white_mean.square()
-        self.channel_mean.copy_(mean)
-        self.channel_std.copy_(std)
         self.matrix.copy_(W)
-        self.white_mean.copy_(white_mean)
-        self.white_std.copy_(_deviation(spread, pixels))
+        self._keep_(mean, std, white_mean, _deviation(spread, pixels))
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Whiten images with the fitted statistics."""
-        M = _standardise(images, self.channel_mean, self.channel_std).flatten(1)
-        return _standardise((M @ self.matrix).view_as(images), self.white_mean, self.white_std)
+    def turn(self, M: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """M W, with an image a row."""
+        return (M.flatten(1) @ self.matrix).view_as(M)
 
 
-class MirrorZCA(nn.Module):
+class MirrorZCA(AnyZCA):
     """``ZCA`` of images and their mirror images together, with half of the work and of the numbers.
 
     Let l be the left half of an image and r its right half, mirrored. Mirroring the image leaves
@@ -94,24 +123,14 @@ class MirrorZCA(nn.Module):
         epsilon: ε, the share of the mean eigenvalue added to all of them.
     """
 
-    channel_mean: Tensor
-    channel_std: Tensor
     even: Tensor
     odd: Tensor
-    white_mean: Tensor
-    white_std: Tensor
 
     def __init__(self, image_shape: tuple[int, int, int], epsilon: float = 0.1) -> None:
-        super().__init__()
+        super().__init__(image_shape, epsilon)
         channels, height, width = image_shape
-        self.image_shape = image_shape
-        self.epsilon = epsilon
-        self.register_buffer("channel_mean", torch.zeros(channels))
-        self.register_buffer("channel_std", torch.ones(channels))
         self.register_buffer("even", torch.eye(channels * height * (width - width // 2)))
         self.register_buffer("odd", torch.eye(channels * height * (width // 2)))
-        self.register_buffer("white_mean", torch.zeros(channels))
-        self.register_buffer("white_std", torch.ones(channels))
 
     @torch.no_grad()
     def fit_(self, images: Tensor) -> None:
@@ -141,21 +160,18 @@ class MirrorZCA(nn.Module):
         e = (total @ matrices[0] / N).view(1, channels, height, -1)
         white_mean = _joined(e, torch.zeros_like(e[..., : width // 2])).mean((0, 2, 3))
         pixels = height * width * N
-        self.channel_mean.copy_(mean)
-        self.channel_std.copy_(std)
         self.even.copy_(matrices[0])
         self.odd.copy_(matrices[1])
-        self.white_mean.copy_(white_mean)
-        self.white_std.copy_(_deviation(second / pixels - white_mean.square(), pixels))
+        spread = second / pixels - white_mean.square()
+        self._keep_(mean, std, white_mean, _deviation(spread, pixels))
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Whiten images with the fitted statistics."""
-        e, o = _halves(_standardise(images, self.channel_mean, self.channel_std))
-        white = _joined((e.flatten(1) @ self.even).view_as(e), (o.flatten(1) @ self.odd).view_as(o))
-        return _standardise(white, self.white_mean, self.white_std)
+    def turn(self, M: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Each half by its own matrix."""
+        e, o = _halves(M)
+        return _joined((e.flatten(1) @ self.even).view_as(e), (o.flatten(1) @ self.odd).view_as(o))
 
 
-class PatchZCA(nn.Module):
+class PatchZCA(AnyZCA):
     """ZCA of f×f patches, of which the middle pixel is kept: a convolution.
 
     Standardise channels; with Σ = U Λ Uᵀ the second moment of patches inside the images, the rows
@@ -170,28 +186,18 @@ class PatchZCA(nn.Module):
         side: f, odd; of small images the largest that fits.
     """
 
-    channel_mean: Tensor
-    channel_std: Tensor
     filters: Tensor
-    white_mean: Tensor
-    white_std: Tensor
 
     def __init__(
         self, image_shape: tuple[int, int, int], epsilon: float = 0.1, side: int = SIDE
     ) -> None:
-        super().__init__()
+        super().__init__(image_shape, epsilon)
         channels = image_shape[0]
         f = min(side, *image_shape[1:])
         f -= 1 - f % 2
-        self.image_shape = image_shape
-        self.epsilon = epsilon
         identity = torch.zeros(channels, channels, f, f)
         identity[:, :, f // 2, f // 2] = torch.eye(channels)
-        self.register_buffer("channel_mean", torch.zeros(channels))
-        self.register_buffer("channel_std", torch.ones(channels))
         self.register_buffer("filters", identity)
-        self.register_buffer("white_mean", torch.zeros(channels))
-        self.register_buffer("white_std", torch.ones(channels))
 
     @torch.no_grad()
     def fit_(self, images: Tensor) -> None:
@@ -210,19 +216,12 @@ class PatchZCA(nn.Module):
         W = (U * (eigenvalues + self.epsilon * eigenvalues.mean()).rsqrt()) @ U.mT
         middle = W.view(channels, f, f, channels, f, f)[:, f // 2, f // 2]
         white_mean, white_std = _channel_statistics([_filtered(M, middle)])
-        self.channel_mean.copy_(mean)
-        self.channel_std.copy_(std)
         self.filters.copy_(middle)
-        self.white_mean.copy_(white_mean)
-        self.white_std.copy_(white_std)
+        self._keep_(mean, std, white_mean, white_std)
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Whiten images with the fitted statistics."""
-        M = _standardise(images, self.channel_mean, self.channel_std)
-        return _standardise(_filtered(M, self.filters), self.white_mean, self.white_std)
-
-
-AnyZCA = ZCA | MirrorZCA | PatchZCA
+    def turn(self, M: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """The convolution."""
+        return _filtered(M, self.filters)
 
 
 def build_whitening(kind: Whitening, image_shape: tuple[int, int, int]) -> AnyZCA | None:
