@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gramian import SKR, GramBlocks, NormChoice
+from gramian.nn.steps.centre import Centre
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import KERNELS, Bandwidth, Kernel
@@ -122,6 +123,7 @@ SPATIAL_STEPS: dict[str, Callable[[], nn.Module]] = {
 }
 
 ALL_STEPS: dict[str, Callable[[], nn.Module]] = {
+    "centre": lambda: Centre(P),
     **KERNEL_STEPS,
     **GRAM_STEPS,
     **NORM_STEPS,

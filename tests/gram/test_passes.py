@@ -10,6 +10,7 @@ from gramian.gram.fast.passes import (
     normalized_gaussian,
     project,
     row_blocks,
+    translate,
 )
 from tests.samples import generator
 
@@ -71,6 +72,14 @@ def test_the_cross_block_and_its_gradients(block, tail, skip):
     expected = expected if skip is None else expected + 0.3 * skip
     torch.testing.assert_close(cross(U, W, tail, skip, 0.3), expected)
     assert torch.autograd.gradcheck(lambda *args: cross(*args, 0.3), (U, W, tail, skip))
+
+
+def test_the_translation_and_its_gradients(block):
+    G, a, shift = normals(N, P), normals(P, seed=1), normals(P, seed=2)
+    T, d = translate(G, a, shift)
+    torch.testing.assert_close(d, G @ a)
+    torch.testing.assert_close(T, G - (G @ a)[:, None] + shift)
+    assert torch.autograd.gradcheck(translate, (G, a, shift))
 
 
 @pytest.mark.parametrize("skip", [None, normals(N, 3, seed=2)], ids=["plain", "skip"])

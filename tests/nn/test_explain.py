@@ -48,6 +48,7 @@ FORMS = [
     ("conv", {}),
     ("conv", {"pooling": "nystrom"}),
     ("conv", {"unexplained": "dropped", "bandwidth": Bandwidth(3.0, True)}),
+    ("conv", {"centre": True}),
     ("dense", {}),
     ("dense", {"kernel": "squared_exponential"}),
 ]

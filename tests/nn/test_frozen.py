@@ -35,6 +35,8 @@ CONV = {
     "bandwidth": {"bandwidth": Bandwidth(3.0, learned=True)},
     "output_bandwidth": {"output_bandwidth": Bandwidth(0.5, learned=True)},
     "dropped": {"unexplained": "dropped"},
+    "centre": {"centre": True},
+    "recipe": {"centre": True, "unexplained": "dropped", "bandwidth": Bandwidth(3.0, True)},
     "mean_weights": {"residual_weights": "mean"},
     **{f"pool_{p}": {"pooling": p} for p in ("nystrom", "mean_mixing", "nystrom_mixing")},
     **{f"kernel_{kernel}": {"kernel": kernel} for kernel in KERNELS},

@@ -52,6 +52,7 @@ def dense(**changes):
         {},
         {"num_layers": 0},
         {"unexplained": "dropped", "bandwidth": Bandwidth(3.0, True)},
+        {"centre": True, "num_layers": 2},
         {"kernel": "squared_exponential", "lengthscales": "per_feature"},
         {"kernel": "arc_cosine", "skr": SKR(None, 0.1)},
         {"norm": NormChoice(data="local", scale_inducing="local")},

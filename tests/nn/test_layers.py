@@ -6,6 +6,7 @@ import torch
 from gramian import SKR, ConvDKM, ConvDKMConfig, GramBlocks, NegativeVarianceError, NormChoice
 from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
 from gramian.nn.steps import gram_layer, output
+from gramian.nn.steps.centre import Centre
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import KERNELS
@@ -16,12 +17,14 @@ from tests.samples import flatten, generator, random_, random_gram
 P, SPACE = 4, (3, 4)
 
 
-def layer(data="global", scale="global", stride=1, space=SPACE, **settings):
+def layer(data="global", scale="global", stride=1, space=SPACE, centred=False, **settings):
     conv = KernelConv(P, 5, stride=stride) if space else None
     num = 5 if space else P
     after = tuple(-(-side // stride) for side in space)
     norm = GramNorm(num, after, NormChoice(data=data, scale_inducing="local", scale_data=scale))
-    made = DKMLayer(KERNELS["normalized_gaussian"](), conv, GramLayer(num, **settings), norm)
+    centre = Centre(P) if centred else None
+    gram = GramLayer(num, **settings)
+    made = DKMLayer(KERNELS["normalized_gaussian"](), conv, gram, norm, centre)
     return random_(made.double())
 
 
@@ -35,8 +38,10 @@ def layer(data="global", scale="global", stride=1, space=SPACE, **settings):
         layer(data="image", divergence="exact", skr=SKR(None)),
         layer(space=(), skr=SKR.off(), nu=0.0),
         layer(space=(), nu=float("inf")),
+        layer(centred=True, skr=SKR(0.5)),
+        layer(space=(), centred=True, unexplained="dropped"),
     ],
-    ids=["plain", "stride", "location", "image", "dense", "nngp"],
+    ids=["plain", "stride", "location", "image", "dense", "nngp", "centre", "dense centre"],
 )
 def test_a_layers_two_halves_are_its_four_steps(made, mode):
     made.train(mode == "train")

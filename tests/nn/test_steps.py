@@ -13,6 +13,7 @@ from gramian import SKR, Bandwidth, ConvDKMConfig, GramBlocks, NormChoice, Varia
 from gramian.gram.fast import windows
 from gramian.gram.fast.windows import window_mean
 from gramian.nn.layers import DKMLayer
+from gramian.nn.steps.centre import FLOOR, Centre
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import DenseInput, PatchInput, directions
@@ -23,7 +24,15 @@ from gramian.nn.steps.pooling import SpatialMean
 from gramian.nn.steps.positive_definite import PositiveDefinite
 from gramian.nn.steps.whitening import ZCA, MirrorZCA, PatchZCA
 from tests import reference
-from tests.samples import flatten, generator, grams, random_, random_gram, random_psd
+from tests.samples import (
+    flatten,
+    generator,
+    grams,
+    random_,
+    random_features,
+    random_gram,
+    random_psd,
+)
 
 
 def assert_like(actual: GramBlocks, expected) -> None:
@@ -548,3 +557,49 @@ def test_where_the_output_starts(start):
     assert (output.q_mean == 0).all() == (start == "prior")
     is_kernel = torch.allclose(output.q_cov.matrix, K_ii, atol=1e-10)
     assert is_kernel == (start != "random")
+
+
+# ---- centring ----
+
+
+@given(st.integers(1, 6), st.sampled_from([(3,), (2, 3, 4)]), st.integers(0, 10_000), st.booleans())
+def test_centring_takes_a_point_from_all_features(P, data, seed, at_start):
+    F_i, F_t = random_features(P, data, seed)
+    N = F_i.shape[1]
+    centre = Centre(P).double() if at_start else random_(Centre(P), seed).double()
+    c = centre.weights @ F_i
+    A, T = F_i - c, F_t - c
+    expected = (A @ A.mT / N, T @ A.mT / N, T.square().sum(-1) / N)
+    assert_like(centre(random_gram(P, data, seed)), [part.detach().numpy() for part in expected])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_point_at_the_centre_has_a_length_above_rounding_and_a_finite_kernel(dtype):
+    P = 5
+    F_i, F_t = random_features(P, (4,), 0)
+    centre = random_(Centre(P)).to(dtype)
+    F_t[0] = centre.weights.detach().double() @ F_i  # c itself: what is left of it is rounding
+    N = F_i.shape[1]
+    gram = GramBlocks(F_i @ F_i.mT / N, F_t @ F_i.mT / N, F_t.square().sum(-1) / N)
+    centred = centre(GramBlocks(*(part.to(dtype).requires_grad_() for part in flatten(gram))))
+    least = FLOOR * torch.finfo(dtype).eps * F_t[0].square().sum() / N
+    assert least <= centred.tt_diag[0] <= 10 * least
+    kernel = KERNELS["normalized_gaussian"](bandwidth=Bandwidth(8.0)).to(dtype)
+    K = kernel(centred)
+    gradients = torch.autograd.grad(K.ti.sum() + K.tt_diag.sum(), list(centre.parameters()))
+    assert all(part.isfinite().all() for part in (*flatten(K), *gradients))
+
+
+def test_a_new_centre_leaves_the_gram_matrix_positive_definite():
+    for P in (1, 2, 40):
+        G_ii = random_psd(P, 1)
+        centred = Centre(P).double().inducing(G_ii).ii
+        assert torch.linalg.eigvalsh(centred).min() > 0.01 * torch.linalg.eigvalsh(G_ii).min() / P
+
+
+def test_the_paper_has_no_centre():
+    assert not ConvDKMConfig().centre
+    assert not any(
+        "centre" in name
+        for name, _ in DKMLayer.build(ConvDKMConfig(), 4, 4, (4, 4), 1).named_parameters()
+    )

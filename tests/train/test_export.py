@@ -102,7 +102,7 @@ def outcome(capsys, *words) -> tuple[int, str, str]:
 
 
 def test_images_in_float64(tmp_path):
-    beyond = {"bandwidth": Bandwidth(3.0, learned=True), "unexplained": "dropped"}
+    beyond = {"bandwidth": Bandwidth(3.0, learned=True), "unexplained": "dropped", "centre": True}
     model = predictor(replace(CONV, pooling="nystrom", whitening=False, **beyond), torch.float64)
     result = export(model, tmp_path / "new" / "model.pt2", "pt2")
     assert result.max_difference < 1e-10  # of the file, which was loaded again

@@ -44,9 +44,11 @@ def kept(function) -> tuple[int, object]:
 
 
 @pytest.mark.parametrize("skr", [SKR(), SKR(None), SKR.off()], ids=["skr", "jitter", "off"])
-@pytest.mark.parametrize("unexplained", ["kept", "dropped"])
-def test_the_estimate_is_what_autograd_keeps(skr, unexplained):
-    dkm = model(replace(CONFIG, skr=skr, unexplained=unexplained))
+@pytest.mark.parametrize(
+    ("unexplained", "centre"), [("kept", False), ("dropped", False), ("dropped", True)]
+)
+def test_the_estimate_is_what_autograd_keeps(skr, unexplained, centre):
+    dkm = model(replace(CONFIG, skr=skr, unexplained=unexplained, centre=centre))
     x = torch.randn(BATCH, 3, 32, 32, generator=generator(2))
     chain = dkm.inducing_chain(dkm.draw_noise(generator(3)))
     counted, _ = kept(lambda: dkm.propagate(x, chain))

@@ -85,6 +85,8 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
             as published, or dropped: with few inducing points the model then learns faster.
         output_bandwidth: of the output's kernel. The smaller, the more of the outputs the inducing
             points explain.
+        centre: before the kernel of each layer take a learned point from the features, as the mean
+            of a network's batch normalisation is taken. Not in the paper.
     """
 
     layer: str = "dkm"
@@ -97,6 +99,7 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
     variance_check: VarianceCheck = VarianceCheck()
     unexplained: Unexplained = "kept"
     output_bandwidth: Bandwidth = Bandwidth()
+    centre: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""

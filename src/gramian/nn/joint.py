@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gramian.gram.conditional import Conditional, VarianceCheck
 from gramian.gram.errors import within
+from gramian.gram.fast.passes import translate
 from gramian.gram.full_blocks import FullBlocks, PairConvolution, condition_full, pool_inducing
 from gramian.gram.linalg import solve_lower
 from gramian.nn.contract import evaluating
@@ -21,6 +22,7 @@ from gramian.nn.full_rank.full_rank_dkm import FullRankModel
 from gramian.nn.full_rank.full_rank_layer import kernel_of_pairs
 from gramian.nn.layers import DKMLayer, LayerState
 from gramian.nn.model import DKM
+from gramian.nn.steps.centre import Centre, CentredState
 from gramian.nn.steps.inputs import DenseInput
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import OutputState
@@ -76,7 +78,9 @@ def _of_rows(model: DKM, x: Tensor) -> Joint:
 
 
 def _layer(layer: DKMLayer, G: FullBlocks, state: LayerState) -> FullBlocks:
-    """kernel → Gram layer → normalisation."""
+    """(centring →) kernel → Gram layer → normalisation."""
+    if layer.centre is not None and state.centred is not None:
+        G = _centred(layer.centre, G, state.centred)
     K = kernel_of_pairs(layer.kernel, G, state.phi_ii)
     if layer.gram.unexplained == "dropped":
         G = _explained(K, state.conditional)
@@ -84,6 +88,14 @@ def _layer(layer: DKMLayer, G: FullBlocks, state: LayerState) -> FullBlocks:
         G = condition_full(K, state.conditional)
     G = FullBlocks(G.ii, G.ti, _checked(G.tt, layer.gram.variance_check))
     return _normalised(layer.norm, G, state.ii)
+
+
+def _centred(centre: Centre, G: FullBlocks, state: CentredState) -> FullBlocks:
+    """``Centre.data`` of all of G_tt: G_tt − d 1ᵀ − 1 dᵀ + m, with the diagonal that it has."""
+    ti, d = translate(G.ti[0], centre.weights, state.m - state.b)
+    tt = G.tt[0] - d[:, None] - d + state.m
+    diagonal = centre.squares(G.tt[0].diagonal(), d, state.m)
+    return FullBlocks(state.ii, ti[None], (tt + (diagonal - tt.diagonal()).diag())[None])
 
 
 def _explained(K: FullBlocks, conditional: Conditional) -> FullBlocks:

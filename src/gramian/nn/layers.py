@@ -20,7 +20,14 @@ from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional
 from gramian.gram.errors import within
 from gramian.nn.contract import ByPath
-from gramian.nn.frozen.frozen_layers import FrozenBlock, FrozenLayer, FrozenShortcut, FrozenState
+from gramian.nn.frozen.frozen_layers import (
+    FrozenBlock,
+    FrozenCentre,
+    FrozenLayer,
+    FrozenShortcut,
+    FrozenState,
+)
+from gramian.nn.steps.centre import Centre, CentredState
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import Kernel
@@ -116,10 +123,13 @@ class LayerState:
     K_ii: Float[Tensor, "P P"]  # after the convolution
     conditional: Conditional  # on G̃_ii
     ii: Float[Tensor, "P P"]  # after the normalisation: what the next layer meets
+    centred: CentredState | None = None  # before the kernel
 
 
 class DKMLayer(Layer[LayerState]):
     """kernel → kernel convolution → Gram layer → normalisation: one turn of Algorithm 1's loop.
+
+    (``centre`` puts another step before the kernel, which is not in the paper.)
 
         Φ = Φ(G)
         K_ii = 1/D Σ_d C_d Φ_ii C_dᵀ,  K_ti(r) = 1/D Σ_d Φ_ti(r + d) C_dᵀ
@@ -133,6 +143,7 @@ class DKMLayer(Layer[LayerState]):
         conv: the convolution with mixing C; None for dense data.
         gram: the Gram layer.
         norm: the normalisation.
+        centre: centring before the kernel; None for none, as published.
 
     Example:
         >>> import torch
@@ -145,9 +156,15 @@ class DKMLayer(Layer[LayerState]):
     """
 
     def __init__(
-        self, kernel: Kernel, conv: KernelConv | None, gram: GramLayer, norm: GramNorm
+        self,
+        kernel: Kernel,
+        conv: KernelConv | None,
+        gram: GramLayer,
+        norm: GramNorm,
+        centre: Centre | None = None,
     ) -> None:
         super().__init__()
+        self.centre = centre
         self.kernel = kernel
         self.conv = conv
         self.gram = gram
@@ -156,21 +173,26 @@ class DKMLayer(Layer[LayerState]):
     @classmethod
     def build(cls, config: DKMConfig, P_in: int, P: int, space: Space, stride: int) -> DKMLayer:
         """The layer of the paper."""
-        conv = config.build_conv(P_in, P, 3, stride) if space else None
-        return cls(config.build_kernel(), conv, config.build_gram(P), config.build_norm(P, space))
+        return cls(
+            config.build_kernel(),
+            config.build_conv(P_in, P, 3, stride) if space else None,
+            config.build_gram(P),
+            config.build_norm(P, space),
+            Centre(P_in) if config.centre else None,
+        )
 
     def forward(self, gram: GramBlocks, noise: Tensor | None = None) -> tuple[GramBlocks, Tensor]:
         """All blocks through the layer, and its KL: Algorithm 1 as it is written."""
-        phi = self.kernel(gram)
+        phi = self.kernel(gram if self.centre is None else self.centre(gram))
         K = phi if self.conv is None else self.conv(phi)
         G, kl = self.gram(K, noise)
         return self.norm(G), kl
 
     def inducing(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> LayerState:
         """The inducing block through the layer."""
-        phi_ii, K_ii = self._kernels(G_ii)
+        centred, phi_ii, K_ii = self._kernels(G_ii)
         conditional = self.gram.inducing(K_ii, noise.get("gram"))
-        return LayerState(phi_ii, K_ii, conditional, self.norm.inducing(conditional.ii))
+        return LayerState(phi_ii, K_ii, conditional, self.norm.inducing(conditional.ii), centred)
 
     def data(
         self, gram: GramBlocks, state: LayerState, skip: Skip | None = None
@@ -180,6 +202,8 @@ class DKMLayer(Layer[LayerState]):
         The factors that belong to the inducing points alone go into the smaller matrices: only the
         kernel's step and the two products pass over the data.
         """
+        if self.centre is not None and state.centred is not None:
+            gram = self.centre.data(gram, state.centred)
         phi = self.kernel.data(gram, state.phi_ii)
         conditional = state.conditional
         X = self._whitened(phi, state)
@@ -207,7 +231,7 @@ class DKMLayer(Layer[LayerState]):
 
     def start_(self, G_ii: Float[Tensor, "P_in P_in"], noise: ByPath) -> Float[Tensor, "P P"]:
         """Start G_ii at the kernel K_ii that the layer meets."""
-        self.gram.set_to_(self._kernels(G_ii)[1])
+        self.gram.set_to_(self._kernels(G_ii)[-1])
         return self.inducing(G_ii, noise).ii
 
     def output_space(self, space: Space) -> Space:
@@ -223,16 +247,20 @@ class DKMLayer(Layer[LayerState]):
         """
         if type(self) is not DKMLayer:
             return super().freeze(G_ii, state)
+        centre = None
+        if self.centre is not None and state.centred is not None:
+            G_ii, centre = state.centred.ii, FrozenCentre(self.centre, state.centred)
         return FrozenLayer(
-            self.kernel, self.conv, self.gram, self.norm, G_ii, state.conditional, weight
+            self.kernel, self.conv, self.gram, self.norm, G_ii, state.conditional, weight, centre
         )
 
     def _kernels(
         self, G_ii: Float[Tensor, "P_in P_in"]
-    ) -> tuple[Float[Tensor, "P_in P_in"], Float[Tensor, "P P"]]:
-        """Φ_ii, and K_ii after the convolution."""
-        phi_ii = self.kernel.inducing(G_ii)
-        return phi_ii, phi_ii if self.conv is None else self.conv.inducing(phi_ii)
+    ) -> tuple[CentredState | None, Float[Tensor, "P_in P_in"], Float[Tensor, "P P"]]:
+        """G_ii centred, Φ_ii, and K_ii after the convolution."""
+        centred = None if self.centre is None else self.centre.inducing(G_ii)
+        phi_ii = self.kernel.inducing(G_ii if centred is None else centred.ii)
+        return centred, phi_ii, phi_ii if self.conv is None else self.conv.inducing(phi_ii)
 
     def _whitened(self, phi: GramBlocks, state: LayerState) -> GramBlocks:
         """K_ti L_K⁻ᵀ and k_tt after the convolution: of whitened filters where those are fewer."""

@@ -230,6 +230,41 @@ class _Cross(torch.autograd.Function):
         return dU, dW, dtail, dskip, None
 
 
+def translate(
+    G: Float[Tensor, "N P"], a: Float[Tensor, " P"], shift: Float[Tensor, " P"]
+) -> tuple[Float[Tensor, "N P"], Float[Tensor, " N"]]:
+    """G − d 1ᵀ + 1 shiftᵀ, and d = G a.
+
+    With T for the first result and r = dd − dT 1 the gradients are dG = dT + r aᵀ, da = Gᵀ r and
+    dshift = dTᵀ 1.
+    """
+    T, d = _Translate.apply(G, a, shift)  # type: ignore[no-untyped-call]
+    return T, d
+
+
+class _Translate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, G: Tensor, a: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        T, d = _empty_like(G), G.new_empty(len(G))
+        for rows in row_blocks(G):
+            d[rows] = G[rows] @ a
+            torch.sub(G[rows], d[rows, None], out=T[rows]).add_(shift)
+        ctx.save_for_backward(G, a)
+        return T, d
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dT: Tensor, dd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        G, a = ctx.saved_tensors
+        dG, da, dshift = _empty_like(G), torch.zeros_like(a), torch.zeros_like(a)
+        for rows in row_blocks(G):
+            r = dd[rows] - dT[rows].sum(1)
+            torch.addcmul(dT[rows], r[:, None], a, out=dG[rows])
+            da.addmv_(G[rows].mT, r)
+            dshift += dT[rows].sum(0)
+        return dG, da, dshift
+
+
 def condition_diagonal(
     Y: Float[Tensor, "N P"],
     spread: Float[Tensor, " P"],

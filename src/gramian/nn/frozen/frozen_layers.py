@@ -29,6 +29,7 @@ from gramian.gram.fast.passes import condition_diagonal
 from gramian.gram.fast.windows import mean_of_windows
 from gramian.gram.linalg import solve_lower
 from gramian.nn.frozen.frozen_kernels import Data, copied, freeze_kernel
+from gramian.nn.steps.centre import Centre, CentredState
 from gramian.nn.steps.conv import KernelConv, convolve
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.kernels import Kernel
@@ -52,6 +53,25 @@ class Diagonalised:
     def rotate(self, whitened: Float[Tensor, "P N"]) -> Float[Tensor, "P N"]:
         """T⁻¹ columns, of columns that are whitened by L⁻¹ already."""
         return self._V.mT @ whitened.double()
+
+
+class FrozenCentre(nn.Module):
+    """Centring with b and m worked out: ti − d 1ᵀ − 1 bᵀ + m and tt − 2 d + m, d = ti a."""
+
+    weights: Tensor
+    shift: Tensor
+    m: Tensor
+
+    def __init__(self, centre: Centre, state: CentredState) -> None:
+        super().__init__()
+        self.register_buffer("weights", centre.weights.detach().clone())
+        self.register_buffer("shift", state.m - state.b)
+        self.register_buffer("m", state.m.clone())
+
+    def forward(self, ti: Float[Tensor, "B *space P"], tt: Float[Tensor, "B *space"]) -> Data:
+        """Centre."""
+        d = ti @ self.weights
+        return ti - d[..., None] + self.shift, Centre.squares(tt, d, self.m)
 
 
 class FrozenNorm(nn.Module):
@@ -111,7 +131,7 @@ class FrozenMixing(nn.Module):
 
 
 class FrozenLayer(nn.Module):
-    """kernel → mixing to y → product to G_ti, with the sum over y² for g_tt."""
+    """(centring →) kernel → mixing to y → product to G_ti, with the sum over y² for g_tt."""
 
     spread: Tensor
     product: Tensor
@@ -125,8 +145,10 @@ class FrozenLayer(nn.Module):
         G_ii: Float[Tensor, "P_in P_in"],
         conditional: Conditional,
         weight: float = 1.0,
+        centre: FrozenCentre | None = None,
     ) -> None:
         super().__init__()
+        self.centre = centre
         both = Diagonalised(conditional.kernel_factor, conditional.whitened_factor)
         self.kernel = freeze_kernel(kernel, G_ii)
         self.norm = FrozenNorm(norm, conditional.ii, weight)
@@ -147,6 +169,8 @@ class FrozenLayer(nn.Module):
         self, data: Data, skip: Data | None = None, skip_weight: float = 1.0
     ) -> tuple[Data, dict[str, Tensor]]:
         """The data through the layer, plus a weighted ``skip``, and its unchecked variances."""
+        if self.centre is not None:
+            data = self.centre(*data)
         y, k_tt = self.mixing(*self.kernel(*data))
         in_product = None if skip is None or not self.norm.is_folded else skip[0].flatten(0, -2)
         ti, more = condition_diagonal(

@@ -12,6 +12,7 @@ import torch
 from gramian.nn.contract import Trainable
 from gramian.nn.layers import Layer, ResidualBlock, grams_of
 from gramian.nn.model import DKM
+from gramian.nn.steps.centre import Centre
 from gramian.nn.steps.conv import KernelConv
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.runtime.memory import resident_bytes
@@ -52,7 +53,8 @@ def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
                 conv.raw_mixing.numel() for conv in part.modules() if isinstance(conv, KernelConv)
             )
             output = rows * P
-            kept += rows_in * P_in + rows * columns + VECTORS * rows
+            centred = any(isinstance(step, Centre) for step in part.modules())
+            kept += rows_in * P_in * (2 if centred else 1) + rows * columns + VECTORS * rows
             kept += output if number + 1 < len(parts) else 0
             gradients.append(2 * rows_in * P_in + rows * columns)
             if isinstance(module, ResidualBlock) and module.shortcut is not None and number == 0:
