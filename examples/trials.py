@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import shlex
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 
 from gramian.experiments.cli.train_options import parse_train
 from gramian.train.predict.evaluate import as_numbers
-from gramian.train.record.run_folder import RunFolder
+from gramian.train.record.run_folder import RunFolder, commit
 from gramian.train.run import prepare
 from gramian.train.task import load_task
 from gramian.train.trainer import TrainingFailed
@@ -45,14 +44,8 @@ def run(name: str, options: str, folder: Path) -> dict[str, Any]:
         "ece": metrics["ece"],
         "train_accuracy": rows[-1].get("train_accuracy"),
         "processor_seconds": round(time.process_time() - started),
-        "commit": commit(),
+        "commit": commit(Path(__file__)),
     }
-
-
-def commit() -> str:
-    """Of the working tree."""
-    words = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(words, capture_output=True, text=True).stdout.strip()
 
 
 def take(lines: list[str], folder: Path) -> tuple[str, str, Path] | None:

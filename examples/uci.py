@@ -31,6 +31,7 @@ from gramian.nn.full_rank.full_rank_dkm import FullRankDKM
 from gramian.nn.steps.kernels import Jitter
 from gramian.train.estimators import DKMRegressor
 from gramian.train.lbfgs import maximise_from_nngp_, search_
+from gramian.train.record.run_folder import commit
 
 Array = np.ndarray[Any, Any]
 Prediction = tuple[Array, Array]  # mean and standard deviation
@@ -210,7 +211,8 @@ def run(data: Mapping[str, Array], name: str, split: int, key: str) -> dict[str,
     choice = choose(ENTRIES[key], x[train], y[train], split)
     rmse, log_lik = scores(ENTRIES[key], choice, (x[train], y[train], x[test], y[test]))
     row = {"set": name, "split": split, "model": key, "rmse": rmse, "log_lik": log_lik}
-    return {**row, **choice, "processor_seconds": time.process_time() - start}
+    seconds = time.process_time() - start
+    return {**row, **choice, "processor_seconds": seconds, "commit": commit(Path(__file__))}
 
 
 def read(path: Path) -> list[dict[str, Any]]:

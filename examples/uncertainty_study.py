@@ -43,7 +43,7 @@ from gramian.train.data.corrupt import CORRUPTIONS, Corruption
 from gramian.train.data.other_images import as_images_of, noise_images
 from gramian.train.predict.uncertainty import probabilities_and_scores
 from gramian.train.presets import preset_config
-from gramian.train.record.run_folder import RunFolder
+from gramian.train.record.run_folder import RunFolder, commit
 from gramian.train.run import prepare
 from gramian.train.task import Task, load_task
 
@@ -198,7 +198,8 @@ def run(data: str, output: Path, folder: Path, groups: list[int], methods: list[
     def write(method: str, group: int, seconds: float, model: Model) -> None:
         row = {"data": data, "method": method, "group": group, "seconds": seconds}
         with output.open("a") as file:
-            file.write(json.dumps(row | measured(model, data)) + "\n")
+            made_by = {"commit": commit(Path(__file__))}
+            file.write(json.dumps(row | measured(model, data) | made_by) + "\n")
         print(data, method, group, flush=True)
 
     for group in groups:
