@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -233,20 +233,39 @@ def print_tables(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     for figure, title in figures.items():
         print(f"\n| {title} | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
         for key, entry in ENTRIES.items():
-            cells = [cell(rows, name, key, figure) for name in names]
+            cells = [cell(by_split(rows, name, key, figure).values(), figure) for name in names]
             if any(cells):
                 print(f"| {entry.label} | {' | '.join(cells)} |")
+    ours, *others = ENTRIES
+    title = f"{ENTRIES[ours].label} less it, split by split: log-likelihood"
+    print(f"\n| {title} | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+    for key in others:
+        cells = [cell(differences(rows, name, ours, key), "log_lik") for name in names]
+        if any(cells):
+            print(f"| {ENTRIES[key].label} | {' | '.join(cells)} |")
 
 
-def cell(rows: Sequence[dict[str, Any]], name: str, key: str, figure: str) -> str:
+def by_split(rows: Sequence[dict[str, Any]], name: str, key: str, figure: str) -> dict[int, float]:
+    """One figure of one model on one set."""
+    mine = (row for row in rows if row["set"] == name and row["model"] == key)
+    return {row["split"]: row[figure] for row in mine}
+
+
+def differences(rows: Sequence[dict[str, Any]], name: str, ours: str, key: str) -> list[float]:
+    """Of the log-likelihoods, in all splits that both have."""
+    first, second = (by_split(rows, name, each, "log_lik") for each in (ours, key))
+    return [first[split] - second[split] for split in first.keys() & second.keys()]
+
+
+def cell(values: Collection[float], figure: str) -> str:
     """Mean ± standard error (n), or nothing for fewer than two results."""
-    mine = [row[figure] for row in rows if row["set"] == name and row["model"] == key]
-    if len(mine) < 2:
+    if len(values) < 2:
         return ""
+    mean, error = np.mean([*values]), np.std([*values], ddof=1) / math.sqrt(len(values))
     if figure == "processor_seconds":
-        return f"{np.mean(mine):.0f}"
-    error = np.std(mine, ddof=1) / math.sqrt(len(mine))
-    return f"{np.mean(mine):.3f} ± {error:.3f} ({len(mine)})".replace("-", "−")
+        return f"{mean:.0f}"
+    digits = max(3, 1 - math.floor(math.log10(error))) if figure == "rmse" and error > 0 else 3
+    return f"{mean:.{digits}f} ± {error:.{digits}f} ({len(values)})".replace("-", "−")
 
 
 def main() -> None:
