@@ -231,18 +231,24 @@ def print_tables(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """Markdown: a table for each figure, a column for each set."""
     figures = {"log_lik": "Log-likelihood", "rmse": "RMSE", "processor_seconds": "Seconds"}
     for figure, title in figures.items():
-        print(f"\n| {title} | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-        for key, entry in ENTRIES.items():
-            cells = [cell(by_split(rows, name, key, figure).values(), figure) for name in names]
-            if any(cells):
-                print(f"| {entry.label} | {' | '.join(cells)} |")
-    ours, *others = ENTRIES
-    title = f"{ENTRIES[ours].label} less it, split by split: log-likelihood"
+        print_table(title, names, figure, [
+            [by_split(rows, name, key, figure).values() for name in names] for key in ENTRIES
+        ])  # fmt: skip
+    title = f"{ENTRIES['dkm'].label} less it, split by split: log-likelihood"
+    print_table(title, names, "log_lik", [
+        [differences(rows, name, "dkm", key) for name in names] for key in ENTRIES
+    ])  # fmt: skip
+
+
+def print_table(
+    title: str, names: Sequence[str], figure: str, values: Sequence[Sequence[Collection[float]]]
+) -> None:
+    """A line for each model that has results; ``values`` are those of every model on every set."""
     print(f"\n| {title} | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-    for key in others:
-        cells = [cell(differences(rows, name, ours, key), "log_lik") for name in names]
+    for entry, of_sets in zip(ENTRIES.values(), values, strict=True):
+        cells = [cell(of_splits, figure) for of_splits in of_sets]
         if any(cells):
-            print(f"| {ENTRIES[key].label} | {' | '.join(cells)} |")
+            print(f"| {entry.label} | {' | '.join(cells)} |")
 
 
 def by_split(rows: Sequence[dict[str, Any]], name: str, key: str, figure: str) -> dict[int, float]:
@@ -252,9 +258,10 @@ def by_split(rows: Sequence[dict[str, Any]], name: str, key: str, figure: str) -
 
 
 def differences(rows: Sequence[dict[str, Any]], name: str, ours: str, key: str) -> list[float]:
-    """Of the log-likelihoods, in all splits that both have."""
+    """Of the log-likelihoods, in all splits that both have; none of a model and itself."""
     first, second = (by_split(rows, name, each, "log_lik") for each in (ours, key))
-    return [first[split] - second[split] for split in first.keys() & second.keys()]
+    both = first.keys() & second.keys() if ours != key else ()
+    return [first[split] - second[split] for split in both]
 
 
 def cell(values: Collection[float], figure: str) -> str:
