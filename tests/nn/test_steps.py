@@ -597,6 +597,19 @@ def test_a_new_centre_leaves_the_gram_matrix_positive_definite():
         assert torch.linalg.eigvalsh(centred).min() > 0.01 * torch.linalg.eigvalsh(G_ii).min() / P
 
 
+def test_a_step_of_the_optimiser_moves_the_centre_as_far_at_any_width():
+    """Steps of one size and of any sign, with features of unit length at right angles."""
+    moved = []
+    for P in (16, 400):
+        centre = Centre(P).double()
+        before = centre.weights.detach()
+        torch.testing.assert_close(before, torch.full_like(before, 1 / (P + 1)))
+        with torch.no_grad():
+            centre.raw_weights += 0.03 * torch.tensor([1.0, -1.0]).repeat(P // 2)
+        moved.append((centre.weights.detach() - before).norm())
+    torch.testing.assert_close(*moved)
+
+
 def test_the_paper_has_no_centre():
     assert not ConvDKMConfig().centre
     assert not any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,9 @@ from gramian.gram.fast.passes import translate
 
 FLOOR = 8
 """Times the precision of a number: below this share of |φ|² + |c|², |φ − c|² is rounding."""
+
+UNIT = 4
+"""√P of the narrowest model that it was chosen with: there a and raw_weights are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class Centre(nn.Module):
     A kernel of angles sees little where all features share a large part, which positive kernels
     give them. This takes it away, as the mean of a network's batch normalisation does, but as a
     parameter: no prediction depends on a batch. a starts at 1/(P + 1), nearly the mean of the
-    inducing points; the exact mean would make the centred G_ii singular.
+    inducing points; the exact mean would make the centred G_ii singular. a = 4 raw_weights / √P, so
+    that one learning rate moves c as far with many inducing points as with few; the 4 is a choice.
 
     Args:
         num_inducing: P.
@@ -41,7 +46,13 @@ class Centre(nn.Module):
 
     def __init__(self, num_inducing: int) -> None:
         super().__init__()
-        self.weights = nn.Parameter(torch.full((num_inducing,), 1 / (num_inducing + 1)))
+        P = num_inducing
+        self.raw_weights = nn.Parameter(torch.full((P,), math.sqrt(P) / UNIT / (P + 1)))
+
+    @property
+    def weights(self) -> Float[Tensor, " P"]:
+        """a."""
+        return self.raw_weights * (UNIT / math.sqrt(len(self.raw_weights)))
 
     def inducing(self, G_ii: Float[Tensor, "P P"]) -> CentredState:
         """The inducing block, and what the data need of it."""
@@ -70,4 +81,4 @@ class Centre(nn.Module):
 
     def extra_repr(self) -> str:
         """Size, for ``print``."""
-        return f"{len(self.weights)}"
+        return f"{len(self.raw_weights)}"
