@@ -228,7 +228,8 @@ class Trainer:
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
         parts = min(self.config.accumulate, len(indices))
-        here = (self.forward, self.model, self.task, indices, place, self.engine)
+        progress = self.step / self.total_steps
+        here = (self.forward, self.model, self.task, indices, place, progress, self.engine)
         results = []
         for part in range(parts):
             with self.engine.accumulating(more=part + 1 < parts):

@@ -253,7 +253,7 @@ TABLES = {
             "Few images of CIFAR-10: with and without SKR, and networks",
             "cifar10",
             FEW_IMAGES,
-            preset="small_cifar10",
+            preset="few",
         ),
     )
 }
