@@ -62,11 +62,13 @@ def test_a_warm_up_has_more_degrees_of_freedom_and_ends_at_gamma():
     assert SKR(0.25).gamma(64, progress=0.0) == 16  # as published: from the start
     G, draw = torch.eye(4, dtype=torch.float64), generator(3)
     early, late = (
-        torch.stack([
-            W @ W.mT
-            for _ in range(4_000)
-            for W in [skr.factor(G, skr.draw_noise(4, draw, G.dtype, progress))]
-        ])
+        torch.stack(
+            [
+                W @ W.mT
+                for _ in range(4_000)
+                for W in [skr.factor(G, skr.draw_noise(4, draw, G.dtype, progress))]
+            ]
+        )
         for progress in (0.0, 1.0)
     )
     torch.testing.assert_close(early.mean(0), G, rtol=0, atol=0.04)

@@ -91,7 +91,9 @@ def test_the_program_says_what_it_chose(tmp_path, capsys):
     assert "parameters" in lines[2]
 
 
-@pytest.mark.parametrize("name", ["cifar10", "digits", "small_cifar10", "widths"])
+@pytest.mark.parametrize(
+    "name", ["cifar10", "digits", "fashion_mnist", "few", "mnist", "small_cifar10", "widths"]
+)
 def test_the_presets_follow_the_recipe(name):
     settings = preset_config(name).to_dict()
     for recipe, chosen in ((IMAGE_TRAINING, settings), (IMAGE_MODEL, settings["model"])):

@@ -28,9 +28,8 @@ class SKR:
 
     The paper's first stage has P = 512, where all powers agree. An entry of the sample has the
     relative deviation 1/√γ, so with the published γ = P/4 (power 1) few inducing points are noisier
-    than many; with power 0 the noise is the same at every width. Its variance is a ``share`` of that
-    while training has only begun, if there is a warm-up: a model learns little from Gram matrices
-    that are noise before they have learnt anything.
+    than many; with power 0 the noise is the same at every width. In a warm-up the variance is only
+    a ``share`` of that: before Gram matrices have learnt anything, noise has nothing to protect.
 
     Args:
         gamma_fraction: degrees of freedom as a share of P; the fewer, the noisier. None: no

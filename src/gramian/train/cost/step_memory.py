@@ -84,7 +84,19 @@ def peak_bytes(memories: Mapping[str, LayerMemory], recomputed: Collection[str])
 def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
     """What a training step adds to a model: gradients, Adam, the inducing chain, the layers."""
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
-    return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
+    layers = peak_bytes(layer_memories(model, batch), recomputed)
+    return (3 + CHAIN) * parameters + warm_up_bytes(model) + layers
+
+
+def warm_up_bytes(model: DKM) -> int:
+    """What the inducing chain keeps besides at the start of SKR's warm-up, with its wide noise.
+
+    Of each further column: as drawn, divided by √γ, and in the Q of the sample's triangle.
+    """
+    size = torch.finfo(model.dtype).bits // 8
+    grams = [gram for gram in grams_of(model.layers).values() if gram.skr.samples]
+    sizes = [(gram.skr, gram.num_inducing) for gram in grams]
+    return 3 * size * sum(P * (skr.gamma(P, progress=0.0) - skr.gamma(P)) for skr, P in sizes)
 
 
 def set_recomputed_(
