@@ -38,6 +38,7 @@ def test_a_size_that_suits_the_data(side, kind):
     assert 1 <= last <= 8
     assert max(settings["model"].get("num_inducing") or settings["model"]["widths"]) <= 128
     assert 5 <= settings["max_epochs"] <= 60
+    assert kind == "network" or model.centre
 
 
 def test_tables_have_the_settings_of_the_estimators():

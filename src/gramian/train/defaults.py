@@ -150,7 +150,7 @@ def image_settings(kind: str, num_data: int, side: int) -> dict[str, Any]:
         return {**settings, **rates, "model": {"widths": widths, **shape}}
     model = {"num_inducing": widths, **shape, "num_samples": 100, "whitening": False}
     skr = {"gamma_fraction": None, "jitter": 0.1}
-    return {**settings, "model": {**model, **IMAGE_MODEL, "skr": skr}}
+    return {**settings, "model": {**model, **IMAGE_MODEL, "centre": True, "skr": skr}}
 
 
 def epochs_for(steps: int, num_data: int, batch: int, at_least: int) -> int:
