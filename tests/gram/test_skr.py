@@ -94,6 +94,9 @@ def test_settings_without_meaning_are_refused():
         SKR.off().gamma(3)
     with pytest.raises(ValueError, match=r"P×γ = \(4, 1\), got \(4, 2\)"):
         SKR().factor(torch.eye(4), torch.zeros(4, 2))
+    narrow = torch.rand(4, 1)
+    W = SKR(warm_up=0.5).factor(torch.eye(4), narrow)  # the same shape in all steps
+    torch.testing.assert_close(W, torch.cat([narrow, torch.zeros(4, 3)], dim=1))
     grown = SKR(warm_up=0.5)
     assert grown.factor(torch.eye(4), torch.ones(4, 16)).shape == (4, 4)
     for shape in ((4, 0), (4, 17), (3, 4), (4,)):

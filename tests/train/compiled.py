@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from gramian import NormChoice
+from gramian import SKR, NormChoice
 from gramian.gram.errors import NegativeVarianceError, deferred_checks
 from gramian.train.runtime import compiled
 from gramian.train.trainer import TrainingFailed
@@ -31,10 +31,18 @@ def with_engine(**changes):
     return trainer(settings, engine=Engine("cpu", precision=settings.precision, compile=True))
 
 
-def test_a_run_has_no_breaks_and_the_same_numbers(monkeypatch):
+WIDE = replace(MODEL, num_inducing=(16, 16), skr=SKR(gamma_power=0.0))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [MODEL, WIDE, replace(WIDE, skr=SKR(warm_up=0.9))],
+    ids=["narrow", "wide", "noise that grows"],
+)
+def test_a_run_has_no_breaks_and_the_same_numbers(monkeypatch, model):
     """By PyTorch's tracer alone, which is quick: the whole model, forward and backward."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    settings = {"max_epochs": 1, "precision": "64-true"}
+    settings = {"max_epochs": 1, "precision": "64-true", "model": model}
     plain, run = trainer(config(**settings)), with_engine(**settings)
     plain.fit()
     run.fit()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gramian.gram.random import normals
 
@@ -100,7 +101,8 @@ class SKR:
         """W with G̃ = W Wᵀ + λ I: the sample's L_G Z/√γ, or L_G itself without noise.
 
         A sample with more columns than rows is replaced by the triangle R with Rᵀ R = W Wᵀ, so that
-        no later product is larger than without noise.
+        no later product is larger than without noise. With a warm-up W always has P columns, some
+        of them 0 where γ < P: the same shapes in every step, as compiled code wants them.
         """
         if noise is None:
             return L_G
@@ -110,4 +112,6 @@ class SKR:
             grown = f" to {(P, most)} in the warm-up" if most > least else ""
             raise ValueError(f"SKR noise must be P×γ = {(P, least)}{grown}, got {shape}")
         W = L_G @ (noise / math.sqrt(noise.shape[1]))
-        return torch.linalg.qr(W.mT).R.mT if W.shape[1] > len(W) else W
+        if W.shape[1] > P:
+            return torch.linalg.qr(W.mT).R.mT
+        return pad(W, (0, P - W.shape[1])) if self.warm_up else W

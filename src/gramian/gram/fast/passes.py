@@ -44,6 +44,14 @@ def _empty_like(matrix: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
     return torch.empty_like(matrix, memory_format=layout)
 
 
+def _write(columns: Float[Tensor, "N P"], function: Any, *arguments: Tensor) -> None:
+    """Into some columns of a matrix: compiled code can do that by a copy only, which it fuses."""
+    if torch.compiler.is_compiling():
+        columns.copy_(function(*arguments))
+    else:
+        function(*arguments, out=columns)
+
+
 def squared_norms(rows: Float[Tensor, "N P"]) -> Float[Tensor, " N"]:
     """|x|² of each row, without writing the squares."""
     return torch.linalg.vector_norm(rows, dim=1).square_()
@@ -219,10 +227,10 @@ class _Cross(torch.autograd.Function):
         dtail = None if tail is None else W.new_zeros(len(W))
         for rows in row_blocks(dG):
             d, u, du = dG[rows], U[rows], dU[rows]
-            torch.mm(d, W, out=du[:, :gamma])
+            _write(du[:, :gamma], torch.mm, d, W)
             dW.addmm_(d.mT, u[:, :gamma])
             if tail is not None and dtail is not None:
-                torch.mul(d, tail, out=du[:, gamma:])
+                _write(du[:, gamma:], torch.mul, d, tail)
                 dtail += (d * u[:, gamma:]).sum(0)
         if tail is not None and dtail is not None and len(tail) == 1:
             dtail = dtail.sum(0, keepdim=True)

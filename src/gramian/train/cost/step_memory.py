@@ -47,7 +47,7 @@ def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
             rows, columns = math.prod(space), 0
             for gram in grams_of(part).values():  # one, but in a custom layer
                 P, skr = gram.num_inducing, gram.skr
-                gamma = min(skr.gamma(P, progress=0.0), P) if skr.samples else P
+                gamma = min(skr.gamma(P), P) if skr.samples and not skr.warm_up else P
                 columns += P + gamma + (P if skr.jitter else 0)
             filters += sum(
                 conv.raw_mixing.numel() for conv in part.modules() if isinstance(conv, KernelConv)
