@@ -247,7 +247,6 @@ SENSELESS = {
     "model.skr.gamma_fraction": ["0", "-1", ".inf"],
     "model.skr.jitter": ["-1", ".nan"],
     "model.skr.gamma_power": ["-0.1", "1.1", ".nan"],
-    "model.skr.warm_up": ["-0.1", "1.1", ".nan"],
     "model.bandwidth.start": ["0", "-1", ".inf"],
     "model.output_bandwidth.start": ["0", "-1", ".inf"],
     "lr_factors.mixing": ["-1", ".nan"],

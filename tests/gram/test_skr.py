@@ -52,33 +52,6 @@ def test_the_power_says_how_gamma_grows_and_all_agree_at_512(power):
             SKR(gamma_power=wrong)
 
 
-def test_a_warm_up_has_more_degrees_of_freedom_and_ends_at_gamma():
-    """The variance of a sample grows from 1/16 of its own, in proportion to progress."""
-    skr = SKR(0.25, warm_up=0.5)
-    assert [skr.gamma(64, p) for p in (0.0, 0.01, 1 / 32, 0.1, 0.25, 0.5, 0.9, 1.0)] == [
-        256, 256, 256, 80, 32, 16, 16, 16,
-    ]  # fmt: skip
-    assert skr.gamma(64) == 16  # all of it where nobody says how far training is
-    assert SKR(0.25).gamma(64, progress=0.0) == 16  # as published: from the start
-    G, draw = torch.eye(4, dtype=torch.float64), generator(3)
-    early, late = (
-        torch.stack(
-            [
-                W @ W.mT
-                for _ in range(4_000)
-                for W in [skr.factor(G, skr.draw_noise(4, draw, G.dtype, progress))]
-            ]
-        )
-        for progress in (0.0, 1.0)
-    )
-    torch.testing.assert_close(early.mean(0), G, rtol=0, atol=0.04)
-    ratio = early.var(0) / late.var(0)
-    torch.testing.assert_close(ratio, torch.full_like(ratio, 1 / 16), rtol=0.25, atol=0)
-    for wrong in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match=r"warm_up must be in \[0, 1\]"):
-            SKR(warm_up=wrong)
-
-
 def test_the_same_seed_gives_the_same_noise():
     first, second = (SKR().draw_noise(8, generator(5), torch.float32) for _ in range(2))
     assert torch.equal(first, second)
@@ -94,14 +67,6 @@ def test_settings_without_meaning_are_refused():
         SKR.off().gamma(3)
     with pytest.raises(ValueError, match=r"P×γ = \(4, 1\), got \(4, 2\)"):
         SKR().factor(torch.eye(4), torch.zeros(4, 2))
-    narrow = torch.rand(4, 1)
-    W = SKR(warm_up=0.5).factor(torch.eye(4), narrow)  # the same shape in all steps
-    torch.testing.assert_close(W, torch.cat([narrow, torch.zeros(4, 3)], dim=1))
-    grown = SKR(warm_up=0.5)
-    assert grown.factor(torch.eye(4), torch.ones(4, 16)).shape == (4, 4)
-    for shape in ((4, 0), (4, 17), (3, 4), (4,)):
-        with pytest.raises(ValueError, match=r"P×γ = \(4, 1\) to \(4, 16\) in the warm-up, got"):
-            grown.factor(torch.eye(4), torch.zeros(shape))
 
 
 def test_a_sample_with_many_degrees_of_freedom_is_the_same_matrix_with_fewer_columns():

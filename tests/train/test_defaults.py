@@ -93,7 +93,7 @@ def test_the_program_says_what_it_chose(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["cifar10", "digits", "fashion_mnist", "few", "mnist", "small_cifar10", "widths"]
+    "name", ["cifar10", "digits", "fashion_mnist", "mnist", "small_cifar10", "widths"]
 )
 def test_the_presets_follow_the_recipe(name):
     settings = preset_config(name).to_dict()

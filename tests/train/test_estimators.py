@@ -420,8 +420,6 @@ def test_the_published_recipe_is_a_word_away(images):
     other = ConvDKMClassifier(**FAST_CONV, kernel="arc_cosine").fit(x, y).predictor_.config
     assert (other.bandwidth, other.unexplained) == (Bandwidth(), "dropped")
     assert fast.skr == SKR(0.25, 0.1, gamma_power=0.0)
-    grown = ConvDKMClassifier(**FAST_CONV, skr_warm_up=0.5).fit(x, y).predictor_.config
-    assert grown.skr == SKR(0.25, 0.1, gamma_power=0.0, warm_up=0.5)
     for name in ("recipe", "optimiser"):
         with pytest.raises(ValueError, match=f"{name} must be one of .*, got 'slow'"):
             ConvDKMClassifier(**FAST_CONV, **{name: "slow"}).fit(x, y)

@@ -43,18 +43,14 @@ def kept(function) -> tuple[int, object]:
     return sum(t.untyped_storage().nbytes() for t in storages.values()), result
 
 
-@pytest.mark.parametrize(
-    "skr",
-    [SKR(), SKR(None), SKR.off(), SKR(warm_up=0.5)],
-    ids=["skr", "jitter", "off", "warm-up"],
-)
+@pytest.mark.parametrize("skr", [SKR(), SKR(None), SKR.off()], ids=["skr", "jitter", "off"])
 @pytest.mark.parametrize(
     ("unexplained", "centre"), [("kept", False), ("dropped", False), ("dropped", True)]
 )
 def test_the_estimate_is_what_autograd_keeps(skr, unexplained, centre):
     dkm = model(replace(CONFIG, skr=skr, unexplained=unexplained, centre=centre))
     x = torch.randn(BATCH, 3, 32, 32, generator=generator(2))
-    chain = dkm.inducing_chain(dkm.draw_noise(generator(3), progress=0.0))
+    chain = dkm.inducing_chain(dkm.draw_noise(generator(3)))
     counted, _ = kept(lambda: dkm.propagate(x, chain))
     layers = layer_memories(dkm, BATCH).values()
     assert sum(layer.inside + layer.output for layer in layers) == pytest.approx(counted, rel=0.1)
@@ -65,21 +61,6 @@ def test_the_inducing_chain_keeps_three_times_the_parameters():
     counted, _ = kept(lambda: dkm.inducing_chain(dkm.draw_noise(generator(3))))
     parameters = sum(4 * parameter.numel() for parameter in dkm.parameters())
     assert memory.CHAIN * parameters == pytest.approx(counted, rel=0.25)
-
-
-def test_a_warm_up_keeps_wide_noise():
-    """What autograd keeps more of at the start than at the end, and the noise itself."""
-    skr = SKR(gamma_power=0.0, warm_up=0.5)
-    dkm = model(replace(CONFIG, num_inducing=(32, 64), skr=skr))
-    drawn = [dkm.draw_noise(generator(3), progress) for progress in (0.0, 1.0)]
-    chains = [kept(lambda noise=noise: dkm.inducing_chain(noise))[0] for noise in drawn]
-    early, late = (
-        chain + sum(4 * z.numel() for z in noise.values())
-        for chain, noise in zip(chains, drawn, strict=True)
-    )
-    assert memory.warm_up_bytes(dkm) == pytest.approx(early - late, rel=0.02)
-    assert memory.warm_up_bytes(model()) == 0
-    assert step_bytes(dkm, BATCH, ()) > memory.warm_up_bytes(dkm)
 
 
 def test_recomputing_lowers_the_peak_and_all_layers_lower_it_most():

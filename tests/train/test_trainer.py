@@ -124,36 +124,6 @@ def test_a_stopped_run_resumes_bit_exactly_also_in_the_middle_of_an_epoch(
     assert figures[0] == figures[1]
 
 
-def test_noise_grows_in_its_warm_up_also_after_a_stop(tmp_path):
-    """Of nine steps, with γ = 4 and a warm-up of two thirds: γ/share columns, share = step/6."""
-
-    def run(folder=None):
-        made = trainer(config(model=replace(MODEL, skr=SKR(0.5, warm_up=2 / 3))), folder=folder)
-        draw = made.model.draw_noise
-
-        def draw_noise(generator, progress=1.0):
-            noise = draw(generator, progress)
-            columns.append(noise["stem.gram"].shape[1])
-            return noise
-
-        made.model.draw_noise = draw_noise
-        return made
-
-    columns = []
-    whole = run()
-    whole.fit()
-    assert columns[-9:] == [64, 24, 12, 8, 6, 5, 4, 4, 4]
-    first = run(RunFolder(tmp_path))
-    stop_after(first, 4)
-    with pytest.raises(Stopped):
-        first.fit()
-    columns.clear()
-    second = run(RunFolder(tmp_path))
-    second.fit()
-    assert columns == [6, 5, 4, 4, 4]
-    assert_same_weights(weights(second), weights(whole))
-
-
 @pytest.mark.parametrize("steps", [1, 3, 5])
 def test_a_stopped_table_resumes_bit_exactly(tmp_path, steps):
     """With natural gradients, which step q(f_i) beside the optimiser."""

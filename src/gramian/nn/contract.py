@@ -124,10 +124,8 @@ class Trainable(nn.Module, ABC):
         with evaluating(self):
             return self(x).marginals
 
-    def draw_noise(self, generator: torch.Generator, progress: float = 1.0) -> dict[str, Tensor]:
+    def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Fresh noise for one training step, by path; {} for a model without any.
-
-        ``progress`` is the share of training that is done, for noise that has a warm-up.
 
         The generator's device draws it, and it is where the model is.
         """

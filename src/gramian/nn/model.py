@@ -202,17 +202,13 @@ class DKM(Trainable):
                 variance_check=self.output.variance_check,
             )
 
-    def draw_noise(self, generator: torch.Generator, progress: float = 1.0) -> dict[str, Tensor]:
-        """Fresh SKR noise for one training step, one per Gram layer; {} in evaluation mode.
-
-        ``progress`` is the share of training that is done, for SKR's warm-up.
-        """
-        drawn = {
-            path: gram.skr.draw_noise(gram.num_inducing, generator, self.dtype, progress)
+    def draw_noise(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Fresh SKR noise for one training step, one per Gram layer; {} in evaluation mode."""
+        return {
+            path: gram.skr.draw_noise(gram.num_inducing, generator, self.dtype).to(self.device)
             for path, gram in grams_of(self.layers).items()
             if gram.samples
         }
-        return {path: noise.to(self.device) for path, noise in drawn.items()}
 
     @torch.no_grad()
     def initialise_(

@@ -71,14 +71,11 @@ def step_objective(
     task: Task,
     indices: Tensor,
     place: Place,
-    progress: float,
     engine: Engine,
     part: int = 0,
     parts: int = 1,
 ) -> StepResult:
     """Augment a batch, draw all noise, and evaluate the objective, or one of ``parts`` that add up.
-
-    ``progress`` is the share of training that is done.
 
     With several processes, or parts, each draws the same noise for the whole batch and takes its
     share, so that the result is that of one process.
@@ -90,7 +87,7 @@ def step_objective(
     share, weight = engine.share(places)
     y = received(task.train.y[indices[share]], engine.device)
     weights = task.train.weights_at(indices[share], engine.dtype, engine.device)
-    noise = model.draw_noise(place.draw("skr", engine.device), progress)
+    noise = model.draw_noise(place.draw("skr", engine.device))
     draw = place.draw("likelihood", engine.device)
     samples = model.draw_samples(len(indices), draw)[:, share.to(engine.device)]
     result = forward(raw[share].to(engine.device), noise)

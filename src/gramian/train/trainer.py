@@ -228,8 +228,7 @@ class Trainer:
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
         parts = min(self.config.accumulate, len(indices))
-        progress = self.step / self.total_steps
-        here = (self.forward, self.model, self.task, indices, place, progress, self.engine)
+        here = (self.forward, self.model, self.task, indices, place, self.engine)
         results = []
         for part in range(parts):
             with self.engine.accumulating(more=part + 1 < parts):

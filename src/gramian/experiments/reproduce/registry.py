@@ -253,7 +253,7 @@ TABLES = {
             "Few images of CIFAR-10: with and without SKR, and networks",
             "cifar10",
             FEW_IMAGES,
-            preset="few",
+            preset="small_cifar10",
         ),
     )
 }

@@ -47,7 +47,7 @@ def layer_memories(model: DKM, batch: int) -> dict[str, LayerMemory]:
             rows, columns = math.prod(space), 0
             for gram in grams_of(part).values():  # one, but in a custom layer
                 P, skr = gram.num_inducing, gram.skr
-                gamma = min(skr.gamma(P), P) if skr.samples and not skr.warm_up else P
+                gamma = min(skr.gamma(P), P) if skr.samples else P
                 columns += P + gamma + (P if skr.jitter else 0)
             filters += sum(
                 conv.raw_mixing.numel() for conv in part.modules() if isinstance(conv, KernelConv)
@@ -84,19 +84,7 @@ def peak_bytes(memories: Mapping[str, LayerMemory], recomputed: Collection[str])
 def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
     """What a training step adds to a model: gradients, Adam, the inducing chain, the layers."""
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
-    layers = peak_bytes(layer_memories(model, batch), recomputed)
-    return (3 + CHAIN) * parameters + warm_up_bytes(model) + layers
-
-
-def warm_up_bytes(model: DKM) -> int:
-    """What the inducing chain keeps besides at the start of SKR's warm-up, with its wide noise.
-
-    Of each further column: as drawn, divided by √γ, and in the Q of the sample's triangle.
-    """
-    size = torch.finfo(model.dtype).bits // 8
-    grams = [gram for gram in grams_of(model.layers).values() if gram.skr.samples]
-    sizes = [(gram.skr, gram.num_inducing) for gram in grams]
-    return 3 * size * sum(P * (skr.gamma(P, progress=0.0) - skr.gamma(P)) for skr, P in sizes)
+    return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
 
 
 def set_recomputed_(

@@ -66,8 +66,6 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
             of clusters; "paper": all of it as published.
         skr_gamma_power: how γ grows with the inducing points: 0 takes the γ of 512 of them for any
             number, 1 is published.
-        skr_warm_up: share of the epochs in which SKR's noise grows from little to all of it; 0 is
-            published. (``partial_fit``, which knows no end, has all of it.)
         optimiser: "muon" makes the steps of mixing matrices orthogonal, "adam" is published.
         batch_size: images per step; "auto": 64.
 
@@ -97,7 +95,6 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     skr_gamma_fraction: float | None = 0.25
     skr_jitter: float = 0.1
     skr_gamma_power: float = 0.0
-    skr_warm_up: float = 0.0
     standardize: bool = True
     max_epochs: int = 40
     batch_size: int | Literal["auto"] = "auto"
@@ -139,12 +136,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
             whitening=self.whitening,
             kernel=self.kernel,
             nu=float(self.nu),
-            skr=SKR(
-                self.skr_gamma_fraction,
-                float(self.skr_jitter),
-                float(self.skr_gamma_power),
-                float(self.skr_warm_up),
-            ),
+            skr=SKR(self.skr_gamma_fraction, float(self.skr_jitter), float(self.skr_gamma_power)),
             num_samples=self.num_samples,
             **self._recipe(),
         )
