@@ -8,7 +8,7 @@ The gradients are written out for the same reason. They need no compiler, and ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -44,8 +44,10 @@ def _empty_like(matrix: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
     return torch.empty_like(matrix, memory_format=layout)
 
 
-def _write(columns: Float[Tensor, "N P"], function: Any, *arguments: Tensor) -> None:
-    """Into some columns of a matrix: compiled code can do that by a copy only, which it fuses."""
+def _write(
+    columns: Float[Tensor, "N P"], function: Callable[..., Tensor], *arguments: Tensor
+) -> None:
+    """Write function(*arguments) into some columns of a matrix; compiled code has to copy it."""
     if torch.compiler.is_compiling():
         columns.copy_(function(*arguments))
     else:
