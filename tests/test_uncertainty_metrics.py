@@ -62,6 +62,13 @@ def test_bins_of_equal_mass_have_equal_mass():
     assert found.accuracy[0] == pytest.approx((p.argmax(1) == y)[first].mean())
 
 
+def test_an_edge_belongs_to_the_bin_above():
+    confidence = np.array([0.5, 0.74, 0.75, 0.76, 1.0])
+    found = calibration(np.stack([confidence, 1 - confidence], 1), np.zeros(5, int), num_bins=4)
+    assert found.count.tolist() == [2, 3]
+    assert found.confidence == pytest.approx([0.62, 2.51 / 3])
+
+
 @pytest.mark.parametrize("binning", ["width", "mass"])
 def test_right_probabilities_are_calibrated_and_wrong_ones_are_not(binning):
     p, y = predictions(num=20_000, sharpness=1.0)

@@ -378,6 +378,16 @@ def test_student_t_in_float32_has_no_cancellation(degrees):
     assert narrow.log_marginal(rough, z.float(), f.float()).item() == pytest.approx(exact, rel=1e-3)
 
 
+def test_a_sampled_variance_is_the_unbiased_one():
+    likelihood, q, z = build("gaussian", estimator="monte_carlo"), marginals(), noise(S=3)
+    f = sample(q, z).detach().numpy()
+    a, b = (value.numpy() for value in likelihood.units)
+    found = likelihood.predict(q, z)
+    expected = b**2 * (f.var(0, ddof=1) + likelihood.noise_var.item())
+    np.testing.assert_allclose(found["variance"].detach(), expected)
+    np.testing.assert_allclose(found["mean"].detach(), a + b * f.mean(0))
+
+
 def test_a_variance_of_one_sample_is_that_of_the_noise():
     likelihood = Gaussian(2, num_samples=1, estimator="monte_carlo", noise_var=0.3)
     q = Marginals(torch.zeros(4, 2), torch.zeros(4, 1))

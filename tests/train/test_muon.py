@@ -40,16 +40,20 @@ def test_a_matrix_without_gradient_in_any_direction_stays():
     assert orthogonal(torch.zeros(3, 4)).eq(0).all()
 
 
-def test_one_step_of_a_matrix_by_hand():
-    start, gradient = torch.randn(2, 3, 2, 2, generator=generator(0)), torch.ones(2, 3, 2, 2)
-    gradient[0, 0] = -3
+def test_steps_of_a_matrix_by_hand():
+    """Two of them with different gradients: the second shows the momentum and Nesterov's part."""
+    start = torch.randn(2, 3, 2, 2, generator=generator(0))
     parameter = torch.nn.Parameter(start.clone())
     groups = [{"params": [parameter], "matrices": True}]
     optimiser = Muon(groups, lr=0.1, betas=(0.9, 0.99), momentum=0.95, weight_decay=0.5)
-    parameter.grad = gradient.clone()
-    optimiser.step()
-    direction = orthogonal((0.05 + 0.95 * 0.05) * gradient.flatten(1)).view_as(start)
-    expected = 0.95 * start - 0.1 * 0.2 * 12**0.5 * direction
+    expected, M = start, torch.zeros_like(start)
+    for seed in (1, 2):
+        gradient = torch.randn(start.shape, generator=generator(seed))
+        parameter.grad = gradient.clone()
+        optimiser.step()
+        M = 0.95 * M + 0.05 * gradient
+        direction = orthogonal((0.05 * gradient + 0.95 * M).flatten(1)).view_as(start)
+        expected = 0.95 * expected - 0.1 * 0.2 * 12**0.5 * direction
     torch.testing.assert_close(parameter.detach(), expected)
 
 
