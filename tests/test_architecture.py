@@ -1,5 +1,6 @@
 """Rules that keep the house in order."""
 
+import ast
 import re
 import runpy
 from collections import Counter
@@ -54,6 +55,14 @@ def test_the_library_sets_nothing_global():
         assert not [word for word in forbidden if word in text], path
         if path.name != "tf32.py":  # for a time, which the user asked for
             assert "set_float32_matmul_precision" not in text, path
+
+
+def test_images_are_opened_by_a_list_of_formats():
+    """Pillow knows some sixty, of which one starts another program."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Image.open":
+                assert "formats" in [keyword.arg for keyword in node.keywords], path
 
 
 def test_the_readme_fits_on_a_screen():

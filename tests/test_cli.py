@@ -172,10 +172,16 @@ def test_predict_a_folder(run_folder, tmp_path, capsys):
     whole = outcome(capsys, "predict", str(run_folder), str(folder))
     assert whole[0] == 0
     assert whole == outcome(capsys, "predict", str(run_folder), *single)
-    (folder / "more").mkdir()
+    deep = folder / "train" / "cat"  # as train takes it
+    deep.mkdir(parents=True)
+    shutil.copy(single[0], deep / "1.png")
+    code, out, _ = outcome(capsys, "predict", str(run_folder), str(folder))
+    assert code == 0
+    assert [row.split(",")[0] for row in out.splitlines()[1:]] == [*single, str(deep / "1.png")]
+    (deep / "loop").symlink_to(folder)
     code, out, err = outcome(capsys, "predict", str(run_folder), str(folder))
     assert (code, out) == (4, "")
-    assert "holds the folder more" in err
+    assert "train/cat/loop is a folder in a folder in a folder: name the folders" in err
     (tmp_path / "empty").mkdir()
     code, out, err = outcome(capsys, "predict", str(run_folder), str(tmp_path / "empty"))
     assert (code, out) == (4, "")

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import re
+import struct
+import time
 import zipfile
 
 import numpy as np
@@ -127,6 +129,107 @@ def test_photographs_are_turned_upright(tmp_path):
     assert turned.shape == (1, 3, 6, 4)
 
 
+def test_what_is_transparent_is_white(tmp_path):
+    """An icon drawn in black on nothing is not a black image."""
+    alpha = Image.fromarray(np.array([[0, 128, 255]], dtype=np.uint8))
+    grey, colour = Image.new("L", (3, 1), 0), Image.new("RGB", (3, 1), (0, 100, 200))
+    palette = colour.quantize(2)
+    palette.info["transparency"] = palette.getpixel((0, 0))
+    ink = {"L": grey.copy(), "RGB": colour.copy()}
+    for image in ink.values():
+        image.info["transparency"] = image.getpixel((0, 0))  # this colour means nothing
+    rgba = Image.merge("RGBA", (*colour.split(), alpha))
+    on_white = np.transpose([[255] * 3, [127, 127 + 50, 127 + 100], [0, 100, 200]])
+    for name, image, expected in [
+        ("la.png", Image.merge("LA", (grey, alpha)), [[255, 127, 0]]),
+        ("rgba.png", rgba, on_white),
+        ("rgba.webp", rgba, on_white),
+        ("rgba.tif", rgba, on_white),
+        ("palette.png", palette, [[255] * 3] * 3),
+        ("palette.gif", palette, [[255] * 3] * 3),
+        ("l.png", ink["L"], [[255] * 3]),
+        ("rgb.png", ink["RGB"], [[255] * 3] * 3),
+    ]:  # fmt: skip
+        options = {"lossless": True, "exact": True} if name.endswith("webp") else {}
+        found = read_images([write(tmp_path / name, image, **options)])[0, :, 0]
+        np.testing.assert_allclose(found.numpy(), expected, atol=1, err_msg=name)
+
+
+# ---- files that are small and cost much ----
+
+
+def test_only_the_listed_formats_are_opened(tmp_path, monkeypatch):
+    """EPS would start Ghostscript; an ICO decodes what is in it before it says its size."""
+    called = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: called.append(1))
+    eps, ico = io.BytesIO(), io.BytesIO()
+    picture().save(eps, "EPS")
+    picture((16, 16)).save(ico, "ICO")
+    for name, content in {"cat.png": eps.getvalue(), "dog.png": ico.getvalue()}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"{name} .*its format is none of BMP, GIF, JPEG, PNG"):
+            read_images([tmp_path / name])
+    assert not called
+
+
+def tiff_of(directories: int) -> bytes:
+    """A TIFF of many small images."""
+    tags = [
+        (256, 4),
+        (257, 4),
+        (258, 8),
+        (259, 1),
+        (262, 1),
+        (273, 0),
+        (277, 1),
+        (278, 4),
+        (279, 16),
+    ]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    size = 2 + len(entries) + 4
+    parts = [struct.pack("<2sHI", b"II", 42, 8)]
+    for number in range(1, directories + 1):
+        later = 8 + number * size if number < directories else 0
+        parts.append(struct.pack("<H", len(tags)) + entries + struct.pack("<I", later))
+    return b"".join(parts)
+
+
+def jpeg_of(scans: int, segments: int) -> bytes:
+    """A JPEG of 25 million pixels whose last scan comes again and again."""
+    file = io.BytesIO()
+    Image.new("L", (5000, 5000)).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content[content.rfind(b"\xff\xda") : -2]
+    comments = b"\xff\xfe\x00\x02" * segments
+    return content[:2] + comments + content[2:-2] + last * scans + content[-2:]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (tiff_of(40_000), "holds several images: save each as a file of its own"),
+        (jpeg_of(10_000, 0), "is a JPEG of more than 100 scans or 10,000 segments: save it again"),
+        (jpeg_of(0, 1_000_000), "is a JPEG of more than 100 scans or 10,000 segments"),
+        (b"P2 3 1 255\n" + b"#a\n" * 1_000_000 + b"1 1 1", "is a PPM file of text"),
+    ],
+    ids=["directories", "scans", "segments", "comments"],
+)
+def test_a_small_file_is_refused_before_it_costs_much(tmp_path, content, message):
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    started = time.process_time()
+    with pytest.raises(DataError, match=message):
+        read_images([path])
+    assert time.process_time() - started < 1
+
+
+def test_a_jpeg_may_have_a_film_behind_its_end(tmp_path):
+    """As photographs of some telephones: what looks like scans there is not one."""
+    path = write(tmp_path / "a.jpg", picture())
+    path.write_bytes(path.read_bytes() + b"\xff\xda" * 1000)
+    assert read_images([path]).shape == (1, 3, 4, 6)
+
+
 def refuse(path, message, kind=DataError):
     with pytest.raises(kind, match=message):
         load(path)
@@ -155,8 +258,8 @@ def test_images_that_would_be_changed_silently_or_fill_the_memory(folder, monkey
     refuse(folder, r"cat/3\.png has more than 8 bits")
     (folder / "cat" / "3.png").unlink()
     write(folder / "cat" / "3.gif", picture(), save_all=True, append_images=[picture()])
-    refuse(folder, r"cat/3\.gif holds 2 images")
-    monkeypatch.setattr("gramian.train.data.images.MOST_PIXELS", 20)
+    refuse(folder, r"cat/3\.gif holds several images")
+    monkeypatch.setattr("gramian.image_files.MOST_PIXELS", 20)
     refuse(folder, r"has 6×4 pixels, more than 20: resize it")
 
 

@@ -21,7 +21,9 @@ def data_url(image: Image.Image) -> str:
 def side_by_side(urls: list[str], gap: int = 8) -> Image.Image:
     """Pictures of a page in a row, on white."""
     pictures = [
-        Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
+        Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])), formats=["PNG"]).convert(
+            "RGB"
+        )
         for url in urls
     ]
     width = sum(picture.width for picture in pictures) + gap * (len(pictures) - 1)

@@ -25,8 +25,7 @@ from gramian.experiments.serve.batches import Batches, TooBusyError
 from gramian.experiments.serve.guard import Guard, Limits
 from gramian.experiments.web_page import POLICY, render
 from gramian.gram.errors import NumericalError
-from gramian.train.data import DataError
-from gramian.train.data.images import decoded
+from gramian.image_files import ImageFileError, decode
 from gramian.train.data.other_images import as_images_of
 
 DECODERS = 2  # images decoded at a time: each may have millions of pixels
@@ -188,9 +187,9 @@ def build_app(
 def fitted(name: str, content: bytes, shape: tuple[int, ...], limits: Limits) -> Tensor:
     """The image in a file, as the model takes it."""
     try:
-        image = torch.from_numpy(decoded(name, content, limits.pixels))
+        image = torch.from_numpy(decode(name, content, limits.pixels))
         return as_images_of(image[None], shape)[0]
-    except DataError as error:
+    except ImageFileError as error:
         raise HTTPException(422, str(error)) from error
 
 

@@ -150,5 +150,5 @@ def _through_jpeg(image: UInt8[Tensor, "C H W"], quality: int) -> Float[Tensor, 
     pixels = image[0].numpy() if grey else image.permute(1, 2, 0).numpy()
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=quality)
-    read = torch.from_numpy(np.array(Image.open(file), dtype=np.float32))
+    read = torch.from_numpy(np.array(Image.open(file, formats=["JPEG"]), dtype=np.float32))
     return read[None] if grey else read.permute(2, 0, 1)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 
+from gramian.image_files import SUFFIXES
 from gramian.train.data.class_names import in_order
 from gramian.train.data.data_errors import DataError
 from gramian.train.data.dataset import Dataset, Splits, split_off_test
-from gramian.train.data.images import SUFFIXES, read_images
+from gramian.train.data.images import read_images
 
 SYSTEM_FILES = ("thumbs.db", "desktop.ini")  # hidden, where they come from
 
@@ -34,6 +35,21 @@ def read_folder(folder: Path) -> Splits:
     if strangers:
         raise DataError(f"test/ has classes that train/ does not have: {', '.join(strangers)}")
     return Splits(train, _read_classes(entries["test"], names))
+
+
+def files_below(folder: Path, depth: int = 2) -> list[Path]:
+    """All files of a folder and of those in it, as deep as train/<class>/, without hidden ones."""
+    files: list[Path] = []
+    for path in _visible(folder):
+        if not path.is_dir():
+            files.append(path)
+        elif depth:
+            files += files_below(path, depth - 1)
+        else:
+            raise DataError(
+                f"{path} is a folder in a folder in a folder: name the folders one by one"
+            )
+    return files
 
 
 def _visible(folder: Path) -> list[Path]:

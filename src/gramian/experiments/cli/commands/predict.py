@@ -88,17 +88,14 @@ def read(inputs: list[str], predictor: Predictor) -> tuple[list[str], Tensor]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file itself, or all images of a folder, sorted by name."""
+    """The file itself, or all images of a folder, also of one that could be trained on."""
     if not path.is_dir():
         return [path]
+    from gramian.image_files import SUFFIXES
     from gramian.train.data import DataError
-    from gramian.train.data.images import SUFFIXES
+    from gramian.train.data.own_folder import files_below
 
-    entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-    for entry in entries:
-        if entry.is_dir():
-            raise DataError(f"{path} holds the folder {entry.name}: name the folders one by one")
-    images = [entry for entry in entries if entry.suffix.lower() in SUFFIXES]
+    images = [file for file in files_below(path) if file.suffix.lower() in SUFFIXES]
     if not images:
         raise DataError(f"{path} holds no image file ({', '.join(SUFFIXES)})")
     return images
