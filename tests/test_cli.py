@@ -63,7 +63,7 @@ def test_every_command_has_help(capsys, command):
 def test_train_leaves_a_complete_folder(run_folder):
     names = {path.name for path in run_folder.iterdir()}
     expected = {"config.yaml", "env.json", "metrics.jsonl", "metrics.csv", "result.json"}
-    assert names == expected | {".lock", "checkpoints", "model", "plots"}
+    assert names == expected | {".gramian-lock", "checkpoints", "model", "plots"}
     plots = {path.stem for path in (run_folder / "plots").iterdir()}
     assert plots >= {"learning_curves", "reliability", "confusion", "certain_images"}
     assert plots >= {"condition_numbers", "inducing_patches"}

@@ -1,5 +1,6 @@
 """A run folder is a transaction: what is in it always belongs together."""
 
+import errno
 import json
 import os
 import pickle
@@ -13,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from gramian import NotPSDError, Predictor
+from gramian import NotPSDError, Predictor, fit
 from gramian.experiments.cli.main import main
 from gramian.experiments.plots import run_plots
 from gramian.experiments.reproduce.plan import Changes, Plan
@@ -21,8 +22,10 @@ from gramian.experiments.reproduce.registry import TABLES
 from gramian.experiments.reproduce.table_runs import check_settings
 from gramian.train import run as train_run
 from gramian.train import trainer as trainer_module
+from gramian.train.config import ConfigError
+from gramian.train.record import files as files_module
 from gramian.train.record import run_folder as run_folder_module
-from gramian.train.record.run_folder import FolderInUse, RunFolder, commit
+from gramian.train.record.run_folder import FILES, LOCK, PLOTS, FolderInUse, RunFolder, commit
 from gramian.train.task import Task
 from gramian.train.trainer import Trainer
 from tests.train.tiny import assert_same_weights, config, task
@@ -41,7 +44,7 @@ def outcome(capsys, *words: str) -> tuple[int, str, str]:
 
 
 def content(folder) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -141,7 +144,7 @@ def test_killed_at_any_moment_of_the_change_the_folder_holds_one_run(tmp_path, m
             run = json.loads((folder.path / "env.json").read_text())["run"]
             newest = folder.checkpoints.newest()
         assert newest == {"step": {"old": 9, "new": 1}[run]}
-        assert not {".new", ".ready"} & {path.name for path in folder.path.iterdir()}
+        assert not [path for path in folder.path.glob(".gramian-*") if path.name != LOCK]
         assert (folder.path / "result.json").exists() == (run == "old")
         assert (folder.path / "metrics.jsonl").exists() == (run == "old")
         assert (folder.path / "config.yaml").read_text().startswith(f"# run {run}\n")
@@ -179,7 +182,8 @@ def test_files_of_different_runs_are_noticed(runs, capsys):
 
 @pytest.mark.parametrize("name", ["config.yaml", "env.json", "result.json"])
 def test_a_damaged_file_is_an_error_that_names_the_folder(runs, capsys, name):
-    (runs / "run" / name).write_text("{")
+    path = runs / "run" / name
+    path.write_text(path.read_text()[:20] + "{" if name == "config.yaml" else "{")
     code, _, err = outcome(capsys, *TRAIN, str(runs))
     assert code == 1
     assert f"{runs / 'run'} is damaged" in err
@@ -195,8 +199,7 @@ def test_other_data_are_refused(tmp_path, capsys, checkpoint_only):
     words += ["--max_epochs", "1", "--plots", "false", "--name", "run", "--output", str(tmp_path)]
     assert outcome(capsys, *words)[0] == 0
     if checkpoint_only:
-        for name in ("result.json", "config.yaml"):
-            (tmp_path / "run" / name).unlink()
+        (tmp_path / "run" / "result.json").unlink()
     before = content(tmp_path / "run")
     x[7, 1] += 1e-9
     np.savez(data, x_train=x, y_train=y, x_test=x, y_test=y)
@@ -300,21 +303,180 @@ def test_a_second_writer_is_refused_and_told_who_is_first(tmp_path):
     with folder.locked(), folder.locked():
         with pytest.raises(FolderInUse, match=f"{os.getpid()} on {platform.node()}:"):
             RunFolder(tmp_path).locked().__enter__()
-        folder.write_metrics([{"epoch": 1}])
+        folder.begin(config(), {"run": "x"}, 1, {"step": 1})
     with RunFolder(tmp_path).locked():
         pass
 
 
 def test_half_written_files_of_dead_writers_are_removed(tmp_path):
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        folder.begin(config(), {"run": "x"}, 1, {"step": 1})
     (tmp_path / "model").mkdir()
-    dead = tmp_path / "model" / ".model.safetensors.4194999.part"  # above the largest process id
-    mine, other = tmp_path / f".result.json.{os.getpid()}.part", tmp_path / ".my.part"
-    for path in (dead, mine, other):
+    dead = [  # above the largest process id
+        tmp_path / "model" / ".model.safetensors.4194999.part",
+        tmp_path / "checkpoints" / ".step=00000001.ckpt.4194999.part",
+    ]
+    others = [
+        tmp_path / f".result.json.{os.getpid()}.part",
+        tmp_path / ".my.part",
+        tmp_path / ".film.mp4.4194999.part",
+        tmp_path / "model" / ".mine.4194999.part",
+    ]
+    for path in [*dead, *others]:
         path.write_text("")
     with RunFolder(tmp_path).locked():
-        assert not dead.exists()
-        assert mine.exists()
-        assert other.exists()
+        assert not [path for path in dead if path.exists()]
+        assert [path for path in others if path.exists()] == others
+
+
+# ---- what is not ours ----
+
+
+FOREIGN = {
+    "checkpoints/best.pt": "weights",
+    "checkpoints/step=00000001.ckpt": "of another program",
+    "model/README.md": "my model",
+    "model/config.json": "{}",
+    "plots/thesis.png": "three days of work",
+    "tensorboard/events.out.tfevents.1.x": "events",
+    "metrics.csv": "a,b",
+    ".train.py.4194999.part": "half",
+}
+
+
+def make_files(folder, files) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("settings", [None, "lr: 1", "[", "kind: conv\nepochs: 3"])
+@pytest.mark.parametrize("words", [[], ["--resume", "never"], ["--dry_run"]])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys, settings, words):
+    make_files(tmp_path / "run", FOREIGN if settings is None else {"config.yaml": settings})
+    before = content(tmp_path)
+    code, _, err = outcome(capsys, *TRAIN, str(tmp_path), *words)
+    assert code == 2
+    assert "is not empty and no run of gramian" in err
+    assert "another --output or --name" in err
+    assert content(tmp_path) == before
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+@pytest.mark.parametrize("name", ["checkpoints/step=00000001.ckpt", "notes.txt", ".git/config"])
+def test_one_file_of_somebody_else_is_enough(tmp_path, name):
+    make_files(tmp_path, {name: "mine"})
+    with pytest.raises(ConfigError, match="not empty"):
+        fit(config().model, torch.zeros(4, 1, 8, 8), [0, 1, 0, 1], folder=tmp_path)
+    assert content(tmp_path) == {name: b"mine"}
+
+
+def test_a_new_run_removes_the_files_of_the_old_one_and_no_other(runs, capsys):
+    run = runs / "run"
+    mine = {"plots/thesis.png": "x", "model/README.md": "y", "checkpoints/best.pt": "z", "a": ""}
+    old = {"plots/confusion.png": "old", "tensorboard/events.out.tfevents.1": "old"}
+    make_files(run, mine | old)
+    assert outcome(capsys, *TRAIN, str(runs), "--resume", "never", "--max_epochs", "1")[0] == 0
+    found = content(run)
+    assert {name: found[name].decode() for name in mine} == mine
+    assert not old.keys() & found.keys()
+    assert [name for name in found if "step=" in name] == ["checkpoints/step=00000002.ckpt"]
+
+
+def test_checkpoints_may_lie_elsewhere(tmp_path, capsys):
+    """A link to a scratch disk is followed, at the start and when a run takes another's place."""
+    scratch, run = tmp_path / "scratch", tmp_path / "run"
+    scratch.mkdir()
+    assert outcome(capsys, *TRAIN, str(tmp_path), "--max_epochs", "1")[0] == 0
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").symlink_to(scratch)
+    words = [*TRAIN, str(tmp_path), "--resume", "never"]
+    assert outcome(capsys, *words)[0] == 0
+    assert outcome(capsys, *words)[0] == 0
+    assert (run / "checkpoints").is_symlink()
+    assert sorted(path.name for path in scratch.iterdir()) == [
+        "step=00000002.ckpt",
+        "step=00000004.ckpt",
+    ]
+    assert outcome(capsys, *TRAIN, str(tmp_path), "--max_epochs", "3")[0] == 0
+    assert not list(run.glob(".gramian-[nr]*"))
+    shutil.rmtree(scratch)
+    before = content(run)
+    code, _, err = outcome(capsys, *words)
+    assert code == 2
+    assert f"{run / 'checkpoints'} is a link to {scratch}, which is not there" in err
+    assert content(run) == before
+
+
+def test_files_move_to_another_disk(tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("new")
+    target.write_text("old")
+    replace, calls = os.replace, []
+
+    def across(one, other):
+        calls.append(one)
+        if Path(one) == source:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        replace(one, other)
+
+    monkeypatch.setattr(files_module.os, "replace", across)
+    files_module.move(source, target)
+    assert target.read_text() == "new"
+    assert not source.exists()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "names", [["model"], ["model/config.json"], ["metrics.jsonl", "metrics.csv"], ["result.json"]]
+)
+def test_what_was_deleted_of_a_finished_run_is_made_again(runs, capsys, names):
+    before = content(runs / "run")
+    for name in names:
+        path = runs / "run" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    code, _, err = outcome(capsys, *TRAIN, str(runs))
+    assert code == 0
+    assert names == ["result.json"] or f"lacks {names[0]}" in err
+    after = content(runs / "run")
+    assert after.keys() == before.keys()
+    same = {name for name in after if after[name] == before[name]}
+    assert same >= after.keys() - {"result.json", "checkpoints/step=00000004.ckpt", "env.json"}
+    results = [json.loads(files["result.json"])["metrics"] for files in (before, after)]
+    assert results[0] == results[1]
+
+
+def test_what_cannot_be_made_again_is_named(runs, capsys):
+    shutil.rmtree(runs / "run" / "model")
+    shutil.rmtree(runs / "run" / "checkpoints")
+    code, _, err = outcome(capsys, *TRAIN, str(runs))
+    assert code == 0
+    assert "lacks model/model.safetensors, model/config.json, and has no checkpoint" in err
+
+
+def test_the_result_is_the_last_file(tmp_path, capsys, monkeypatch):
+    words = [*TRAIN, str(tmp_path), "--plots", "true"]
+    save = run_plots.plots.save
+    left = iter(range(3))
+
+    def killed(figure, path):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        save(figure, path)
+
+    monkeypatch.setattr(run_plots.plots, "save", killed)
+    assert outcome(capsys, *words)[0] == 130
+    folder = tmp_path / "run"
+    assert not (folder / "result.json").exists()
+    monkeypatch.setattr(run_plots.plots, "save", save)
+    assert outcome(capsys, *words)[0] == 0
+    drawn = {path.stem for path in (folder / "plots").iterdir()}
+    assert drawn == set(PLOTS) - {"predictions"}
+    last = (folder / "result.json").stat().st_mtime_ns
+    assert last >= max(path.stat().st_mtime_ns for path in (folder / "plots").iterdir())
+    assert {name for name in content(folder) if "/" not in name} <= set(FILES)
 
 
 # ---- once is enough ----

@@ -33,7 +33,7 @@ from gramian.train.cost.full_rank_cost import check_memory, estimate
 from tests import reference
 from tests.samples import KERNEL_STEPS, flatten, generator, random_, random_features, random_psd
 
-CONFIG = FullRankConfig(num_layers=2, num_samples=5)
+CONFIG = FullRankConfig(num_layers=2, num_samples=5, shared_noise=True)  # as published
 PLAIN = replace(CONFIG, kernel="squared_exponential", kernel_jitter=Jitter(0.0, 0.0))
 LABELS = replace(PLAIN, likelihood="categorical", nu=0.7, relative=False)
 SPACE = (4, 4)
@@ -193,6 +193,7 @@ def dense_twin(model, x):
             norm=NormChoice.off(),
             likelihood=config.likelihood,
             num_samples=config.num_samples,
+            shared_noise=config.shared_noise,
         )
     ).double()
     twin.initialise_(x, generator(), inducing=x)
@@ -230,6 +231,23 @@ def test_inducing_points_at_the_data_give_the_full_rank_model(kernel, divergence
     q, expected = model.predict(new), twin(new).marginals
     close(q.mean, expected.mean, 1e-8)
     close(q.var, expected.var, 1e-8)
+
+
+def test_targets_with_a_noise_each_are_models_of_their_own():
+    x, new = rows(), rows(3, seed=1)
+    together = random_(build(x, replace(PLAIN, nu=math.inf, shared_noise=False)))
+    state = together.state_dict()
+    evidence = 0.0
+    for c in range(2):
+        alone = FullRankDKM(x, targets(x)[:, c : c + 1], together.config)
+        mine = {k: v[c : c + 1] if k.startswith("likelihood.") else v for k, v in state.items()}
+        alone.load_state_dict(mine | {"train_targets": state["train_targets"][:, c : c + 1]})
+        evidence = evidence + alone.objective().total
+        q, both_q = alone.predict(new), together.predict(new)
+        close(both_q.mean[:, c : c + 1], q.mean, 1e-10)
+        close(both_q.var[:, c : c + 1], q.var, 1e-10)
+    close(together.objective().total, evidence, 1e-10)
+    assert together.likelihood.noise_var.shape == (2,)
 
 
 def test_inducing_points_at_the_data_and_the_best_q_give_the_full_rank_regression():
@@ -570,7 +588,11 @@ def test_training_in_float32_raises_the_objective():
 # ---- the deep linear model: the optimum without training ----
 
 LINEAR = FullRankConfig(
-    kernel="linear", weight_var=None, bias_var=None, kernel_jitter=Jitter(0.0, 0.0)
+    kernel="linear",
+    weight_var=None,
+    bias_var=None,
+    kernel_jitter=Jitter(0.0, 0.0),
+    shared_noise=True,
 )
 NO_NOISE = 1e-13
 

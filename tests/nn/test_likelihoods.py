@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from gramian.nn.likelihoods import (
     draw_noise,
 )
 from gramian.nn.likelihoods.likelihood import sample
+from gramian.nn.parameters import start_in_
 from tests.samples import generator, random_
 
 C = 3
@@ -91,7 +93,8 @@ def test_shapes_and_dtypes(name, estimator):
         likelihood, q = build(name, dtype, estimator=estimator), marginals(dtype=dtype)
         found = answers(likelihood, q, targets(name), noise(dtype=dtype))
         assert {value.dtype for value in found.values()} == {dtype}
-        assert found["expected"].shape == found["marginal"].shape == found["w"].shape == (5,)
+        assert found["expected"].shape == found["marginal"].shape == (5,)
+        assert found["w"].shape == (5, 1 if name == "categorical" else C)
         assert found["g"].shape == found["latent_mean"].shape == (5, C)
         predicted = {"probabilities"} if name == "categorical" else {"mean", "variance"}
         assert {key for key in found if found[key].shape == (5, C)} >= predicted
@@ -183,7 +186,9 @@ def test_the_contract_builds_it_from_a_configuration_and_says_what_is_wrong(name
     assert "object at" not in repr(likelihood)
     assert "num_samples=7" in repr(likelihood)
     if hasattr(likelihood, "noise_var"):
-        assert likelihood.noise_var.item() == pytest.approx(0.3)
+        assert likelihood.noise_var.tolist() == pytest.approx(3 * [0.3])
+        shared = build_likelihood(replace(config, shared_noise=True))
+        assert shared.noise_var.shape == ()
     for change, message in {
         ("num_outputs", 0): "num_outputs must be",
         ("num_samples", 0): "num_samples must be 1 or more, got 0",
@@ -203,7 +208,7 @@ def test_a_custom_likelihood_is_found_by_its_path_once_imported():
     assert likelihood.expected_log_prob(q, y, noise()).shape == (5,)
     g, w = likelihood.derivatives(q, y, noise())
     assert g.shape == (5, C)
-    assert w.shape == (5,)
+    assert w.shape == (5, C)
     for name, message in {
         "laplace": "unknown likelihood 'laplace'; known are categorical, gaussian, poisson",
         "nowhere.Laplace": r"import it first \(the program: --import nowhere\)",
@@ -282,6 +287,71 @@ def test_years_are_centred_before_they_are_rounded():
     z = likelihood.scaled(y, torch.zeros(50, 1))
     exact = (y - float(likelihood.shift)) / float(likelihood.scale)
     torch.testing.assert_close(z.double(), exact, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_targets_with_a_large_offset_keep_their_scale(dtype):
+    """Unix times: the deviation is 1e-8 of the mean, and float32 has steps of 128 there."""
+    y = 1.7e9 + 40 * torch.randn(200, 1, generator=generator(3), dtype=torch.float64)
+    fitted, likelihood = Gaussian(1), Gaussian(1, noise_var=0.04).to(dtype)
+    fitted.fit_targets_(y)
+    likelihood.load_state_dict({**fitted.state_dict(), "log_noise_var": torch.tensor([0.04]).log()})
+    assert likelihood.to(dtype).scale.item() == pytest.approx(y.std(correction=0).item())
+    z = likelihood.scaled(y, torch.zeros(200, 1, dtype=dtype))
+    found = likelihood.predict(Marginals(z, torch.zeros_like(z)), noise()[..., :1])
+    torch.testing.assert_close(found["mean"], y, rtol=0, atol=1e-4)
+    std = 0.2 * y.std(correction=0).expand_as(y)
+    torch.testing.assert_close(found["variance"].sqrt(), std, rtol=1e-6, atol=0)
+
+
+@every_target
+def test_units_of_weighted_targets_are_those_of_repeated_ones(name):
+    y = targets(name, 6)
+    weights = torch.tensor([2, 0, 1, 3, 0, 1])
+    weighted, repeated = LIKELIHOODS[name](C).double(), LIKELIHOODS[name](C).double()
+    weighted.fit_targets_(y, weights.double())
+    repeated.fit_targets_(y.repeat_interleave(weights, 0))
+    torch.testing.assert_close(weighted.shift, repeated.shift)
+    torch.testing.assert_close(weighted.scale, repeated.scale)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "student_t"])
+@pytest.mark.parametrize("estimator", ["exact", "monte_carlo"])
+def test_each_target_has_the_noise_of_its_own_model(name, estimator):
+    likelihood, q, y, z = build(name, estimator=estimator), marginals(), targets(name), noise()
+    parts = []
+    for c in range(C):
+        alone = LIKELIHOODS[name](1, estimator=estimator).double()
+        alone.load_state_dict({k: v[c : c + 1] for k, v in likelihood.state_dict().items()})
+        mine = Marginals(q.mean[:, c : c + 1], q.var)
+        parts.append(answers(alone, mine, y[:, c : c + 1], z[..., c : c + 1]))
+    for key, value in answers(likelihood, q, y, z).items():
+        if key in ("expected", "marginal"):
+            expected = sum(part[key] for part in parts)
+        else:
+            expected = torch.cat([part[key] for part in parts], 1)
+        torch.testing.assert_close(value.expand_as(expected), expected, msg=key)
+    assert len(set(likelihood.noise_var.tolist())) == C
+
+
+@pytest.mark.parametrize("name", ["gaussian", "student_t"])
+def test_a_shared_noise_of_old_models_is_loaded_as_that_of_each(name):
+    old = random_(LIKELIHOODS[name](C, shared_noise=True)).double()
+    new = LIKELIHOODS[name](C).double()
+    new.load_state_dict(old.state_dict())
+    q, y, z = marginals(), targets(name), noise()
+    for key, value in answers(new, q, y, z).items():
+        torch.testing.assert_close(value, answers(old, q, y, z)[key], msg=key)
+    assert next(iter(new.parameters())).shape == (C,)
+
+
+def test_start_values_are_those_of_float64():
+    config = LikelihoodConfig(likelihood="student_t", noise_var=0.1, num_outputs=2)
+    likelihood = build_likelihood(config)
+    assert likelihood.double().noise_var[0].item() != pytest.approx(0.1, abs=1e-10)
+    start_in_(likelihood, torch.float64)
+    assert likelihood.noise_var.tolist() == pytest.approx([0.1, 0.1], abs=1e-15)
+    assert likelihood.degrees.tolist() == pytest.approx([4, 4], abs=1e-15)
 
 
 def test_constant_targets_keep_their_units():
@@ -383,7 +453,7 @@ def test_a_sampled_variance_is_the_unbiased_one():
     f = sample(q, z).detach().numpy()
     a, b = (value.numpy() for value in likelihood.units)
     found = likelihood.predict(q, z)
-    expected = b**2 * (f.var(0, ddof=1) + likelihood.noise_var.item())
+    expected = b**2 * (f.var(0, ddof=1) + likelihood.noise_var.detach().numpy())
     np.testing.assert_allclose(found["variance"].detach(), expected)
     np.testing.assert_allclose(found["mean"].detach(), a + b * f.mean(0))
 

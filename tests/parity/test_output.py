@@ -51,7 +51,9 @@ def test_output(name):
     clipped = categorical.log_marginal(q, labels, noise, clip=True)
     assert_close(clipped, arrays["pred_log_prob_labels"], LAYER, "pred_log_prob_labels")
 
-    gaussian = Gaussian(C, estimator="monte_carlo", noise_var=arrays["noise_var"].item()).double()
+    gaussian = Gaussian(
+        C, estimator="monte_carlo", noise_var=arrays["noise_var"].item(), shared_noise=True
+    ).double()
     set_parameters({gaussian.log_noise_var: arrays["noise_var"].log()})
     ell = gaussian.expected_log_prob(q, targets, noise)
     assert_close(ell.mean(), arrays["ell_gaussian"], LAYER, "ell_gaussian")

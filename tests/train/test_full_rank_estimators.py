@@ -143,7 +143,9 @@ def test_without_layers_it_is_the_gaussian_process_of_scikit_learn():
     draw = np.random.default_rng(0)
     x, new = draw.standard_normal((30, 2)), draw.standard_normal((5, 2))
     y = np.stack([np.sin(x[:, 0]), x[:, 1]], 1) + 0.1 * draw.standard_normal((30, 2))
-    model = NNGPRegressor(num_layers=0, kernel_jitter=1e-12, standardize=False, tol=1e-4).fit(x, y)
+    model = NNGPRegressor(
+        num_layers=0, kernel_jitter=1e-12, standardize=False, tol=1e-4, shared_noise=True
+    ).fit(x, y)
     module = model.model_
     ell = module.log_lengthscales.exp().detach().numpy()
     w, b = (value.item() for value in module.kernel.variances(module.train_inputs))

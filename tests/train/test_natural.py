@@ -24,3 +24,35 @@ def test_a_negative_curvature_counts_as_none(monkeypatch):
         found.append(model.output.q_cov.factor.detach().clone())
     assert torch.equal(*found)
     assert (torch.linalg.eigvalsh(found[0] @ found[0].mT) > 0).all()
+
+
+def test_one_full_step_is_exact_for_targets_with_a_noise_each():
+    """q_mean is that of a model of each target alone; q_cov has the mean of their precisions."""
+    noise_var = torch.tensor([0.0025, 0.25, 4.0], dtype=torch.float64)
+    x = torch.randn(30, 2, generator=generator(), dtype=torch.float64)
+    y = torch.randn(30, 3, generator=generator(), dtype=torch.float64)
+
+    def stepped(targets, variances):
+        config = DenseDKMConfig(
+            num_features=2,
+            num_inducing=8,
+            num_outputs=len(variances),
+            likelihood="gaussian",
+            divergence="exact",
+            output_start="kernel",
+        )
+        model = DenseDKM.from_config(config).double()
+        model.initialise_(x, generator())
+        model.likelihood.log_noise_var.data.copy_(variances.log())
+        samples = torch.zeros(1, 1, len(variances)).double()
+        for rho in (0.3, 1.0):
+            natural_step_(model, [(x, targets, None)], 30, rho, samples)
+        return model.output
+
+    together = stepped(y, noise_var)
+    alone = [stepped(y[:, c : c + 1], noise_var[c : c + 1]) for c in range(3)]
+    means = torch.cat([output.q_mean for output in alone], 1)
+    torch.testing.assert_close(together.q_mean, means, rtol=1e-7, atol=1e-9)
+    precisions = [torch.linalg.inv(output.q_cov.matrix) for output in alone]
+    mean = torch.stack(precisions).mean(0)
+    torch.testing.assert_close(torch.linalg.inv(together.q_cov.matrix), mean, rtol=1e-6, atol=1e-6)

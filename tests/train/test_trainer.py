@@ -458,7 +458,7 @@ def test_the_folder_of_a_run(tmp_path, uninterrupted):
     run = trainer(folder=folder)
     run.fit()
     assert {path.name for path in folder.path.iterdir()} == {
-        ".lock",
+        ".gramian-lock",
         "config.yaml",
         "env.json",
         "metrics.jsonl",

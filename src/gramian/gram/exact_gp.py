@@ -33,12 +33,13 @@ class ExactGP:
         cls,
         K_ii: Float[Tensor, "P P"],
         targets: Float[Tensor, "P C"],
-        noise_var: Float[Tensor, ""] | Float[Tensor, "P C"],
+        noise_var: Float[Tensor, "*C"] | Float[Tensor, "P C"],
     ) -> ExactGP:
-        """Condition on the targets, with σ² or with the diagonals of D_c."""
-        if noise_var.ndim:
-            outputs = [f"class {c}" for c in range(targets.shape[1])]
-            L = cholesky_of_each(K_ii + noise_var.mT.diag_embed(), outputs, what="K_ii + D")
+        """Condition on the targets, with σ², σ²_c of each output, or the diagonals of D_c."""
+        if noise_var.numel() > 1:
+            outputs = [f"output {c}" for c in range(targets.shape[1])]
+            D = noise_var.expand_as(targets).mT.diag_embed()
+            L = cholesky_of_each(K_ii + D, outputs, what="K_ii + D")
             return cls(L, solve_lower(L, targets.mT[..., None]))
         eye = torch.eye(len(K_ii), dtype=K_ii.dtype, device=K_ii.device)
         L = cholesky(K_ii + noise_var * eye, what="K_ii + σ² I")

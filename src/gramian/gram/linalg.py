@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from gramian.gram.errors import NotPSDError, checks_are_deferred, within
@@ -72,3 +72,19 @@ def solve_right(B: Float[Tensor, "N P"], U: Float[Tensor, "P P"]) -> Float[Tenso
 def condition_number(matrix: Float[Tensor, "P P"]) -> float:
     """2-norm condition number, in float64. Beyond about 1e16 it only measures round-off."""
     return float(torch.linalg.cond(matrix.detach().double()))
+
+
+def mean_and_std(
+    values: Shaped[Tensor, "N C"], weights: Float[Tensor, " N"] | None = None
+) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+    """Mean and population deviation of each column, in float64; 1 where all values are equal.
+
+    A row of weight 2 counts as two rows.
+    """
+    values = values.double()
+    w = values.new_ones(len(values)) if weights is None else weights.to(values)
+    there, share = w > 0, (w / w.sum())[:, None]
+    mean = values[there][0] + (share * (values - values[there][0])).sum(0)
+    std = (share * (values - mean).square()).sum(0).sqrt()
+    equal = (values[there] == values[there][0]).all(0)
+    return mean, torch.where(equal | (std == 0), 1.0, std)

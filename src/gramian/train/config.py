@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from gramian.explained import Explained
 from gramian.nn.baseline.network import Network, NetworkConfig
 from gramian.nn.checks import check_choices, check_not_negative, check_positive
 from gramian.nn.contract import Trainable
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
+from gramian.nn.parameters import start_in_
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -231,15 +234,19 @@ def check_no_nulls(settings: Any, path: str = "") -> None:
             check_no_nulls(value, f"{path}{field_.name}.")
 
 
-def build_model(config: ModelConfig) -> Trainable:
+def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Trainable:
     """The model that a model configuration describes."""
+    model: Trainable
     if isinstance(config, ConvDKMConfig):
-        return ConvDKM.from_config(config)
-    if isinstance(config, DenseDKMConfig):
-        return DenseDKM.from_config(config)
-    if isinstance(config, NetworkConfig):
-        return Network(config)
-    raise ConfigError(f"no model is known for a {type(config).__name__}")
+        model = ConvDKM.from_config(config)
+    elif isinstance(config, DenseDKMConfig):
+        model = DenseDKM.from_config(config)
+    elif isinstance(config, NetworkConfig):
+        model = Network(config)
+    else:
+        raise ConfigError(f"no model is known for a {type(config).__name__}")
+    start_in_(model, dtype)
+    return model
 
 
 def model_config_to_dict(config: ModelConfig) -> dict[str, Any]:

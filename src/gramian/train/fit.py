@@ -26,7 +26,7 @@ from gramian.train.natural import NaturalTrainer
 from gramian.train.predict.predictor import Predictor, build_full_rank
 from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.run import run_to_end
-from gramian.train.runtime.engine import Engine, Precision
+from gramian.train.runtime.engine import Engine, Precision, dtype_of
 from gramian.train.runtime.seeds import generator
 from gramian.train.task import Task, fit_scaler, training_split, untrained
 from gramian.train.trainer import Trainer
@@ -97,7 +97,8 @@ def fit(
     elif isinstance(model, Trainable):
         predictor = _around(model, train, config.seed)
     else:
-        predictor = untrained(model, train, fit_scaler("", train), config.seed)
+        dtype = dtype_of(config.precision)
+        predictor = untrained(model, train, fit_scaler("", train), config.seed, dtype)
         fitted: Any = predictor.config
         config = replace(config, model=fitted)
     return train_(predictor, train, validation, config, folder=folder, verbose=verbose)[0]
@@ -166,7 +167,7 @@ def fit_full_rank(
     inputs = scaler(x, engine.dtype).to(engine.device)
     check_memory(config, inputs, data.num_outputs, memory)
     model = build_full_rank(inputs, data.y.to(engine.device), config)
-    model.likelihood.fit_targets_(data.y)
+    model.likelihood.fit_targets_(data.y, data.weights)
     model.initialise_()
     noise = None
     if model.output is not None:
@@ -209,7 +210,7 @@ def _around(model: Trainable, train: Dataset, seed: int) -> Predictor:
             f"the model takes data of shape {model.data_shape}, got {tuple(train.x.shape[1:])}"
         )
     if not model.initialised:
-        model.likelihood.fit_targets_(train.y)
+        model.likelihood.fit_targets_(train.y, train.weights)
     model.likelihood.check(train.y, len(train))
     config = getattr(model, "config", None)
     return Predictor(model, config, fit_scaler("", train), train.class_names, seed)

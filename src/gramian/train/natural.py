@@ -4,11 +4,12 @@ Given the kernel, q(f_i) has a closed form for Gaussian targets, and Newton's me
 classes; Adam needs thousands of steps for the same. In coordinates where K_ii is the identity,
 with columns x_n of X = L_K⁻¹ K_it, mean m and precision Λ of q, a step of size ρ is
 
-    Λ     ← (1 − ρ) Λ     + ρ (I + Σ_n w_n x_n x_nᵀ)
-    Λ m_c ← (1 − ρ) Λ m_c + ρ Σ_n (g_nc + w_n x_nᵀ m_c) x_n
+    Λ       ← (1 − ρ) Λ       + ρ (I + Σ_n w_n x_n x_nᵀ)
+    Λ_c m_c ← (1 − ρ) Λ_c m_c + ρ Σ_n (g_nc + w_nc x_nᵀ m_c) x_n
 
-with g the derivative of E_q[log p(y|f)] by the mean of f, and w minus its second derivative (the
-mean over the C outputs, because they share Λ). ρ = 1 is exact for Gaussian targets.
+with g the derivative of E_q[log p(y|f)] by the mean of f, w_nc minus its second derivative, and w_n
+its mean over the C outputs, because they share Λ. Where their noises differ, an output has its own
+Λ_c = I + r_c (Λ − I), with r_c = Σ_n w_nc / Σ_n w_n. ρ = 1 is exact for Gaussian targets.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def natural_step_(
         F = solve_lower(L_K, model.output.q_cov.factor.double())  # Λ⁻¹ = F Fᵀ
         eye = torch.eye(len(L_K), dtype=torch.float64, device=L_K.device)
         precision, linear, count, clamped = torch.zeros_like(L_K), torch.zeros_like(m), 0, 0
+        curvature = L_K.new_zeros(())
         for x, y, weights in batches:
             K = _top(model, x, chain)
             X = solve_lower(L_K, K.ti.double().mT)
@@ -67,17 +69,25 @@ def natural_step_(
             clamped += int((var < 0).sum())
             q = Marginals(X.mT @ m, var.clamp_min(0)[:, None])
             g, w = model.likelihood.derivatives(q, y, noise.double())
-            w = w.clamp_min(0)
+            w = w.reshape(len(y), -1).clamp_min(0)  # one for all outputs may be [B]
             if weights is not None:
-                g, w = weights[:, None] * g, weights * w
-            precision += (X * w) @ X.mT
-            linear += X @ (g + w[:, None] * q.mean)
+                g, w = weights[:, None] * g, weights[:, None] * w
+            precision += (X * w.mean(1)) @ X.mT
+            linear += X @ (g + w * q.mean)
+            curvature = curvature + w.sum(0)
             count += len(y)
         F_inv = solve_lower(F, eye)
         old, weight = F_inv.mT @ F_inv, rho * num_data / count
+        new = (1 - rho) * old + rho * eye + weight * precision
         with within("output"):
-            L = cholesky((1 - rho) * old + rho * eye + weight * precision, "the precision of q")
-            m = solve_upper(L, solve_lower(L, (1 - rho) * old @ m + weight * linear))
+            L = cholesky(new, "the precision of q")
+            if curvature.min() == curvature.max():
+                m = solve_upper(L, solve_lower(L, (1 - rho) * old @ m + weight * linear))
+            else:
+                r = curvature / curvature.mean()
+                values, V = torch.linalg.eigh(new)  # Λ_c = V (1 + r_c (λ − 1)) Vᵀ
+                linear = (1 - rho) * (m + r * (old @ m - m)) + weight * linear
+                m = V @ (V.mT @ linear / (1 + r * (values[:, None] - 1).clamp_min(0)))
             B = L_K @ solve_lower(L, eye).mT
             model.output.q_cov.set_to_(B @ B.mT, "the covariance of q")
         model.output.q_mean.copy_(L_K @ m)

@@ -28,13 +28,20 @@ def prepare(
     """Data (unless ``task`` has them), engine and an untrained model."""
     task = task or load_task(config)
     engine = Engine.from_config(config, owns_process=True)
-    predictor = untrained(config.model, task.train, task.scaler)
+    predictor = untrained(config.model, task.train, task.scaler, dtype=engine.dtype)
     trainer = NaturalTrainer if config.natural else Trainer
     return trainer(predictor, task, config, engine, folder, quiet, on_epoch)
 
 
-def run_to_end(trainer: Trainer, folder: RunFolder, resume: bool = True) -> Summary | None:
+def run_to_end(
+    trainer: Trainer,
+    folder: RunFolder,
+    resume: bool = True,
+    at_end: Callable[[], object] | None = None,
+) -> Summary | None:
     """Train, evaluate, and write result.json; None in all processes but the first.
+
+    ``at_end`` writes other files of a run that is over: result.json is the last.
 
     A numerical error in an evaluation is a failure of the run as well.
     """
@@ -47,6 +54,8 @@ def run_to_end(trainer: Trainer, folder: RunFolder, resume: bool = True) -> Summ
         except NumericalError as error:
             epoch = -(-trainer.step // trainer.steps_per_epoch)
             raise TrainingFailed(epoch, trainer.step, error) from error
+        if at_end is not None:
+            at_end()
         folder.write_result(summary)
     return summary
 

@@ -123,12 +123,18 @@ def fit_model_config(config: ModelConfig, train: Dataset) -> ModelConfig:
     return replace(config, image_shape=(channels, height, width), **common)
 
 
-def untrained(config: ModelConfig, train: Dataset, scaler: Scaler, seed: int = 0) -> Predictor:
+def untrained(
+    config: ModelConfig,
+    train: Dataset,
+    scaler: Scaler,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Predictor:
     """A model that fits the data, without start values; only its targets' scale is known."""
     config = fit_model_config(config, train)
-    model = build_model(config)
+    model = build_model(config, dtype)
     try:
-        model.likelihood.fit_targets_(train.y)
+        model.likelihood.fit_targets_(train.y, train.weights)
     except (TypeError, ValueError) as error:
         raise DataError(f"the likelihood {config.likelihood} cannot have these: {error}") from error
     return Predictor(model, config, scaler, train.class_names, seed)

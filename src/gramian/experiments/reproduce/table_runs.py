@@ -85,7 +85,7 @@ def _to_its_end(planned: PlannedRun, quiet: bool) -> str:
         }
         folder.describe(planned.config, trainer.facts())  # not there yet in the first epoch
         write_json_atomically(folder.path / "failure.json", facts)
-    shutil.rmtree(folder.checkpoints.folder, ignore_errors=True)  # no use any more, and large
+    folder.remove("checkpoints")  # no use any more, and large
     return line
 
 
@@ -104,6 +104,7 @@ def copy_from_twin(planned: PlannedRun, output: Path) -> bool:
             continue
         if not differences(yaml.safe_load(path.read_text()), wanted, FREE):
             log.info("%s: as in %s", planned.name, folder)
+            planned.folder.check()
             here = planned.folder.path
             shutil.copytree(folder, here, ignore=lambda *_: ENDS, dirs_exist_ok=True)
             for name in ENDS:  # last: they say that all is there

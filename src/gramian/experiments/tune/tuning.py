@@ -41,6 +41,7 @@ from gramian.train.trainer import TrainingFailed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STUDY = "study.db"
 METRIC = "validation_log_likelihood"
 HELD_OUT = 0.25  # of the training set, if nobody has said
 LOOKS = 8  # evaluations of a trial, at which it may be given up
@@ -89,7 +90,7 @@ class Tuning:
         """The trials so far, as one of several processes sees them."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = optuna.storages.RDBStorage(
-            f"sqlite:///{self.folder.resolve() / 'study.db'}",
+            f"sqlite:///{self.folder.resolve() / STUDY}",
             engine_kwargs={"connect_args": {"timeout": 60}},
         )
         study = optuna.create_study(
@@ -143,6 +144,11 @@ class Tuning:
     def run(self, num_trials: int, jobs: int) -> None:
         """Work until so many trials have ended, over all calls; one search at a time."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        found = {path.name for path in self.folder.iterdir()}
+        if found - {".lock", ".next"} and STUDY not in found:
+            raise ConfigError(
+                f"{self.folder} is not empty and holds no search: give another --output"
+            )
         try:
             with FileLock(self.folder / ".lock", timeout=0):
                 self.begin()

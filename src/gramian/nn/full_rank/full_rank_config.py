@@ -43,6 +43,8 @@ class FullRankConfig(KernelConfig):
         num_classes: C of a classification; None for the largest label plus 1.
         alpha: of the Dirichlet distributions, which have 1 + α for the label and α elsewhere.
         noise_var: start value of the Gaussian likelihood's variance σ².
+        shared_noise: learn one σ² for all targets, and not one for each. They then share the large
+            factorisation, too.
         num_samples: Monte-Carlo samples of a softmax.
         estimator: of the categorical expected log-likelihood.
         filter_size: f of the convolutions, odd. Images only.
@@ -68,6 +70,7 @@ class FullRankConfig(KernelConfig):
     num_classes: int | None = None
     alpha: float = 0.01
     noise_var: float = 0.1
+    shared_noise: bool = False
     num_samples: int = 1000
     estimator: Estimator = "exact"
     filter_size: int = 3
@@ -110,7 +113,9 @@ class FullRankConfig(KernelConfig):
         """The likelihood."""
         match self.likelihood:
             case "gaussian":
-                return Gaussian(num_outputs, noise_var=self.noise_var)
+                return Gaussian(
+                    num_outputs, noise_var=self.noise_var, shared_noise=self.shared_noise
+                )
             case "categorical" | "dirichlet":
                 return Categorical(num_outputs, self.num_samples, self.estimator)
             case _:

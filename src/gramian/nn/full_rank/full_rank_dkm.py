@@ -19,6 +19,7 @@ from gramian.nn.checks import check_features
 from gramian.nn.full_rank.full_rank_config import FullRankConfig, check_training_data, num_pixels
 from gramian.nn.full_rank.full_rank_layer import FullRankLayer, FullRankState
 from gramian.nn.likelihoods import Gaussian, draw_noise
+from gramian.nn.parameters import start_in_
 from gramian.nn.steps.inputs import divided_by_lengthscales, log_lengthscales
 
 
@@ -107,7 +108,8 @@ class FullRankModel(nn.Module):
         variational = config.likelihood == "categorical"
         self.output = config.build_output(P, C) if variational else None
         self.likelihood = config.build_likelihood(C)
-        self.to(dtype=x.dtype, device=x.device)
+        start_in_(self, x.dtype)
+        self.to(x.device)
         self.register_buffer("train_inputs", x.detach().clone())
         self.register_buffer("train_targets", y.detach().clone())
         self.register_buffer("initialised", torch.tensor(False, device=x.device))

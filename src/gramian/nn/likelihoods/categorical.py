@@ -73,11 +73,11 @@ class Categorical(Likelihood):
 
     def derivatives(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
-    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B 1"]]:
         """E_q[onehot(y) − p] and E_q[mean_c p_c (1 − p_c)], with noise of both signs."""
         p = sample(q, torch.cat([noise, -noise])).softmax(-1)
         target = torch.nn.functional.one_hot(y, self.num_outputs)
-        return target - p.mean(0), (p * (1 - p)).mean((0, 2))
+        return target - p.mean(0), (p * (1 - p)).mean((0, 2))[:, None]
 
     def hits(self, q: Marginals, y: Tensor) -> Bool[Tensor, " B"]:
         """Whether the class of the largest mean is the right one."""

@@ -13,10 +13,11 @@ from gramian.nn.likelihoods.per_target import WithNoise, log_normal
 
 
 class Gaussian(WithNoise):
-    """p(y | f) = Π_c N(y_c; f_c, σ²), for targets y [B, C], with σ² learned; all in closed form.
+    """p(y | f) = Π_c N(y_c; f_c, σ²_c), for targets y [B, C], σ² learned; all in closed form.
 
     Args (besides those of every likelihood):
         noise_var: start value of σ².
+        shared_noise: learn one σ² for all targets.
 
     Example:
         >>> import torch
@@ -38,27 +39,26 @@ class Gaussian(WithNoise):
     def expected_log_prob(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
-        """E_q[Σ_c log N(y_c; f_c, σ²)] = Σ_c log N(y_c; mean_c, σ²) − Σ_c var_c/(2σ²)."""
+        """E_q[Σ_c log N(y_c; f_c, σ²_c)] = Σ_c log N(y_c; mean_c, σ²_c) − Σ_c var_c/(2σ²_c)."""
         if self.estimator == "monte_carlo":
             return super().expected_log_prob(q, y, noise)
-        z, C = self.scaled(y, q.mean), q.mean.shape[1]
-        total_var = C * q.var[:, 0] if q.var.shape[1] == 1 else q.var.sum(-1)
-        expected = log_normal(z, q.mean, self.noise_var).sum(-1) - total_var / (2 * self.noise_var)
-        return expected - self.log_unit()
+        z = self.scaled(y, q.mean)
+        expected = log_normal(z, q.mean, self.noise_var) - q.var / (2 * self.noise_var)
+        return expected.sum(-1) - self.log_unit()
 
     def log_marginal(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
     ) -> Float[Tensor, " B"]:
-        """Σ_c log N(y_c; mean_c, var_c + σ²)."""
+        """Σ_c log N(y_c; mean_c, var_c + σ²_c)."""
         mean, var = self.moments(q, noise)
         return log_normal(self.scaled(y, q.mean), mean, var).sum(-1) - self.log_unit()
 
     def derivatives(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
-    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
         """(z − mean)/σ² and 1/σ²."""
         precision = 1 / self.noise_var.to(q.mean.dtype)
-        return precision * (self.scaled(y, q.mean) - q.mean), precision.expand(len(y))
+        return precision * (self.scaled(y, q.mean) - q.mean), precision.expand_as(q.mean)
 
     def moments(
         self, q: Marginals, noise: Float[Tensor, "S #B C"]

@@ -35,6 +35,7 @@ class LikelihoodConfig:
         num_samples: Monte-Carlo samples, if the estimator needs them.
         estimator: of the expected log-likelihood: exact as far as possible, or monte_carlo.
         noise_var: start value of the variance of a noise, in units of the targets' variance.
+        shared_noise: learn one noise for all targets, in those units; otherwise one for each.
     """
 
     likelihood: str = "auto"
@@ -42,6 +43,7 @@ class LikelihoodConfig:
     num_samples: int = 1000
     estimator: Estimator = "exact"
     noise_var: float = 0.1
+    shared_noise: bool = False
 
 
 class Likelihood(nn.Module, ABC):
@@ -105,8 +107,8 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def derivatives(
         self, q: Marginals, y: Tensor, noise: Tensor
-    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
-        """g = ∂/∂mean of E_q[log p(y|f)], and w = minus the mean over outputs of ∂²/∂mean²."""
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B #C"]]:
+        """g = ∂/∂mean of E_q[log p(y|f)], and w = −∂²/∂mean²; [B, 1] is its mean over outputs."""
 
     @abstractmethod
     def metrics(self) -> Metrics:
@@ -116,7 +118,7 @@ class Likelihood(nn.Module, ABC):
     def add_to_(self, metrics: Metrics, q: Marginals, y: Tensor, noise: Tensor) -> None:
         """Add a batch to what ``metrics`` returned."""
 
-    def fit_targets_(self, y: Tensor) -> None:
+    def fit_targets_(self, y: Tensor, weights: Float[Tensor, " N"] | None = None) -> None:
         """Take the scale of the targets from a training set; classes have none."""
 
     def latent(self, q: Marginals) -> Marginals:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import checks_are_deferred
+from gramian.gram.linalg import mean_and_std
 from gramian.nn.checks import check_positive
 from gramian.nn.likelihoods.likelihood import (
     Estimator,
@@ -20,9 +22,11 @@ from gramian.nn.likelihoods.likelihood import (
     LikelihoodConfig,
     Named,
     Targets,
+    received,
     sample,
 )
 from gramian.nn.likelihoods.metric_sums import Metrics, TargetMetrics
+from gramian.nn.parameters import start_at
 
 NODES, WEIGHTS = (
     torch.from_numpy(values)[:, None, None] for values in np.polynomial.hermite_e.hermegauss(64)
@@ -35,6 +39,8 @@ class PerTarget(Likelihood):
 
     A subclass has three methods to write, ``log_density``, ``moments`` and ``draw``, in units where
     each target has mean 0 and deviation 1: z = (y − shift) / scale. ``fit_targets_`` sets both.
+    They stay float64 in a model of float32, and so do predictions where float32 has too few digits
+    for the targets, such as Unix times.
     Expectations are Gauss-Hermite sums, accurate as long as the density is not much narrower than
     q(f), or Monte-Carlo means. Log-likelihoods are those of y: log p(y) = log p(z) − log scale.
 
@@ -65,8 +71,18 @@ class PerTarget(Likelihood):
         self, num_outputs: int, num_samples: int = 1000, estimator: Estimator = "exact"
     ) -> None:
         super().__init__(num_outputs, num_samples, estimator)
-        self.register_buffer("shift", torch.zeros(num_outputs))
-        self.register_buffer("scale", torch.ones(num_outputs))
+        self.register_buffer("shift", torch.zeros(num_outputs, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(num_outputs, dtype=torch.float64))
+        self.needs_float64 = False
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PerTarget:
+        """Move or convert all but the precision of the units, where the device has float64."""
+        units = {"shift": self.shift, "scale": self.scale}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, value in units.items():
+            device = getattr(self, name).device
+            setattr(self, name, received(value, device))
+        return self
 
     @abstractmethod
     def log_density(
@@ -99,15 +115,26 @@ class PerTarget(Likelihood):
             raise ValueError(f"targets must be finite, got {bad} NaN or infinite entries")
 
     @torch.no_grad()
-    def fit_targets_(self, y: Tensor) -> None:
+    def fit_targets_(self, y: Tensor, weights: Float[Tensor, " N"] | None = None) -> None:
         """Set ``shift`` and ``scale`` to the mean and deviation of each target.
 
-        The scale of a constant target is 1.
+        The scale of a target whose values are all equal is 1.
         """
         self.check(y, len(y))
-        mean, std = y.double().mean(0), y.double().std(0, correction=0)
+        mean, std = mean_and_std(y, weights)
         self.shift.copy_(mean)
-        self.scale.copy_(torch.where(std > 1e-7 * mean.abs(), std, 1.0))
+        self.scale.copy_(std)
+        self._note_digits()
+
+    def _note_digits(self) -> None:
+        """Note whether float32 resolves less than a thousandth of a deviation of the targets."""
+        a, b = self.units
+        self.needs_float64 = bool((torch.finfo(torch.float32).eps * a.abs() > 1e-3 * b).any())
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load, and note what the units need."""
+        super()._load_from_state_dict(*args, **kwargs)
+        self._note_digits()
 
     @property
     def units(self) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
@@ -129,7 +156,14 @@ class PerTarget(Likelihood):
 
     def latent(self, q: Marginals) -> Marginals:
         """q(f) in the units of the targets."""
-        return Marginals(q.mean * self.scale + self.shift, q.var * self.scale.square())
+        return Marginals(
+            self._rounded(q.mean * self.scale + self.shift, q),
+            self._rounded(q.var * self.scale.square(), q),
+        )
+
+    def _rounded(self, values: Tensor, q: Marginals) -> Tensor:
+        """Values in the units of the targets, in q's precision unless they need float64."""
+        return values if self.needs_float64 else values.to(q.mean.dtype)
 
     # ---- expectations ----
 
@@ -153,7 +187,7 @@ class PerTarget(Likelihood):
 
     def derivatives(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
-    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
         """E_q[ℓ'] and −E_q[ℓ''] = −E_q[ℓ'·x]/s, with ℓ = log p and f = mean + s·x (Stein).
 
         ℓ' comes from automatic differentiation; ℓ may have kinks. w is negative where ℓ is, on
@@ -164,7 +198,7 @@ class PerTarget(Likelihood):
             f = sample(wide, x).detach().requires_grad_()
             log_p = self.log_density(self.scaled(y, q.mean), f).sum()
             (slope,) = torch.autograd.grad(log_p, f)
-        return self._mean(slope), -(self._mean(slope * x) / wide.var.sqrt()).mean(-1)
+        return self._mean(slope), -self._mean(slope * x) / wide.var.sqrt()
 
     def _points(self, q: Marginals, noise: Tensor) -> Tensor:
         """Where f is evaluated, in deviations from its mean."""
@@ -180,7 +214,8 @@ class PerTarget(Likelihood):
     def predict(self, q: Marginals, noise: Float[Tensor, "S #B C"]) -> Named:
         """``mean`` and ``variance`` of the targets, noise included."""
         (mean, var), (a, b) = self.moments(q, noise), self.units
-        return {"mean": a + b * mean, "variance": b.square() * var}
+        found = {"mean": a + b * mean, "variance": b.square() * var}
+        return {name: self._rounded(value, q) for name, value in found.items()}
 
     @torch.no_grad()
     def draw_targets(
@@ -205,10 +240,11 @@ class PerTarget(Likelihood):
 
 
 class WithNoise(PerTarget):
-    """A density with a learned variance σ² of its noise, in units of the targets' variance.
+    """A density with a learned variance σ²_c of its noise, in units of the targets' variance.
 
     Args (besides those of every likelihood):
         noise_var: start value of σ².
+        shared_noise: learn one noise for all targets, and not one for each.
     """
 
     def __init__(
@@ -217,20 +253,38 @@ class WithNoise(PerTarget):
         num_samples: int = 1000,
         estimator: Estimator = "exact",
         noise_var: float = 1.0,
+        shared_noise: bool = False,
     ) -> None:
         super().__init__(num_outputs, num_samples, estimator)
         check_positive(noise_var=noise_var)
-        self.log_noise_var = nn.Parameter(torch.tensor(math.log(noise_var)))
+        self.noise_shape = () if shared_noise else (num_outputs,)
+        self.log_noise_var = start_at(math.log(noise_var), *self.noise_shape)
 
     @classmethod
     def from_config(cls, config: LikelihoodConfig) -> WithNoise:
         """With the noise's start value."""
-        return cls(config.num_outputs, config.num_samples, config.estimator, config.noise_var)
+        return cls(
+            config.num_outputs,
+            config.num_samples,
+            config.estimator,
+            noise_var=config.noise_var,
+            shared_noise=config.shared_noise,
+        )
 
     @property
-    def noise_var(self) -> Float[Tensor, ""]:
-        """σ²."""
+    def noise_var(self) -> Float[Tensor, "*C"]:
+        """σ² of each target, or of all."""
         return self.log_noise_var.exp()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Load a noise of old models, which all targets shared, as that of each."""
+        for name, parameter in self.named_parameters():
+            saved = state_dict.get(prefix + name)
+            if saved is not None and saved.ndim == 0:
+                state_dict[prefix + name] = saved.expand_as(parameter)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def log_weights(like: Tensor) -> Float[Tensor, "S 1 1"]:

@@ -38,10 +38,12 @@ class Poisson(PerTarget):
             )
 
     @torch.no_grad()
-    def fit_targets_(self, y: Tensor) -> None:
+    def fit_targets_(self, y: Tensor, weights: Float[Tensor, " N"] | None = None) -> None:
         """Set ``shift`` to the logarithm of the mean count; for no count at all, of 1/(2N)."""
-        super().fit_targets_(y)
-        self.shift.copy_(y.double().mean(0).clamp_min(0.5 / len(y)).log())
+        super().fit_targets_(y, weights)
+        self.shift.copy_(
+            self.shift.clamp_min(0.5 / (len(y) if weights is None else weights.sum())).log()
+        )
 
     @property
     def units(self) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
@@ -50,13 +52,13 @@ class Poisson(PerTarget):
 
     def latent(self, q: Marginals) -> Marginals:
         """q of the logarithm of the rate."""
-        return Marginals(q.mean + self.shift, q.var)
+        return Marginals(q.mean + self.shift.to(q.mean), q.var)
 
     def log_density(
         self, z: Float[Tensor, "B C"], f: Float[Tensor, "S B C"]
     ) -> Float[Tensor, "S B C"]:
         """z·(f + shift) − exp(f + shift) − log z!."""
-        f = f + self.shift
+        f = f + self.shift.to(f)
         return z * f - f.exp() - (z + 1).lgamma()
 
     def expected_log_prob(
@@ -66,7 +68,7 @@ class Poisson(PerTarget):
         z = self.scaled(y, q.mean)
         if self.estimator == "monte_carlo":
             return super().expected_log_prob(q, y, noise)
-        return (z * (q.mean + self.shift) - self._rate(q) - (z + 1).lgamma()).sum(-1)
+        return (z * (q.mean + self.shift.to(z)) - self._rate(q) - (z + 1).lgamma()).sum(-1)
 
     def log_marginal(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
@@ -78,7 +80,7 @@ class Poisson(PerTarget):
         """
         if self.estimator == "monte_carlo":
             return super().log_marginal(q, y, noise)
-        z, m, x = self.scaled(y, q.mean), q.mean + self.shift, NODES.to(q.mean)
+        z, m, x = self.scaled(y, q.mean), q.mean + self.shift.to(q.mean), NODES.to(q.mean)
         v = q.var.clamp_min(torch.finfo(q.var.dtype).tiny).expand_as(m)
         w = _omega(v.log() + m + v * z)  # w = var·e^g, and w + log w = log var + m + var·y
         g, s = m + v * z - w, (v / (1 + w)).sqrt()
@@ -91,10 +93,10 @@ class Poisson(PerTarget):
 
     def derivatives(
         self, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
-    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, " B"]]:
-        """y − exp(m + var/2), and the mean over outputs of exp(m + var/2)."""
+    ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
+        """y − exp(m + var/2) and exp(m + var/2)."""
         rate = self._rate(q)
-        return self.scaled(y, q.mean) - rate, rate.mean(-1)
+        return self.scaled(y, q.mean) - rate, rate
 
     def moments(
         self, q: Marginals, noise: Float[Tensor, "S #B C"]
@@ -105,12 +107,12 @@ class Poisson(PerTarget):
 
     def draw(self, f: Float[Tensor, "S B C"], generator: torch.Generator) -> Float[Tensor, "S B C"]:
         """Counts of rate exp(f + shift)."""
-        rate = (f + self.shift).exp().to(generator.device)
+        rate = (f + self.shift.to(f)).exp().to(generator.device)
         return torch.poisson(rate, generator=generator).to(f.device)
 
     def _rate(self, q: Marginals) -> Float[Tensor, "B C"]:
         """E_q[exp(f + shift)] = exp(mean + shift + var/2)."""
-        return (q.mean + self.shift + q.var / 2).exp()
+        return (q.mean + self.shift.to(q.mean) + q.var / 2).exp()
 
 
 def _omega(c: Tensor) -> Tensor:

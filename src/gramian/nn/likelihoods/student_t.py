@@ -6,21 +6,24 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from gramian.gram.blocks import Marginals
 from gramian.gram.random import normals
 from gramian.nn.likelihoods.likelihood import Estimator
 from gramian.nn.likelihoods.per_target import WithNoise, log_normal
+from gramian.nn.parameters import start_at
 
 
 class StudentT(WithNoise):
-    """p(y | f) = Π_c t_ν(y_c; f_c, σ), for y [B, C], with scale σ and degrees of freedom ν learned.
+    """p(y | f) = Π_c t_ν(y_c; f_c, σ), for y [B, C], with σ and ν of each target learned.
 
-    ν = 2 + exp(·) is above 2, so that there is a variance, σ² ν/(ν − 2).
+    σ is the scale. The degrees of freedom ν = 2 + exp(·) are above 2, so that there is a variance,
+    σ² ν/(ν − 2).
 
     Args (besides those of every likelihood):
         noise_var: start value of σ².
+        shared_noise: learn one σ and one ν for all targets.
         degrees: start value of ν.
 
     Example:
@@ -38,16 +41,17 @@ class StudentT(WithNoise):
         num_samples: int = 1000,
         estimator: Estimator = "exact",
         noise_var: float = 1.0,
+        shared_noise: bool = False,
         degrees: float = 4.0,
     ) -> None:
-        super().__init__(num_outputs, num_samples, estimator, noise_var)
+        super().__init__(num_outputs, num_samples, estimator, noise_var, shared_noise)
         if not 2 < degrees < math.inf:
             raise ValueError(f"degrees must be above 2, got {degrees}")
-        self.log_degrees = nn.Parameter(torch.tensor(math.log(degrees - 2)))
+        self.log_degrees = start_at(math.log(degrees - 2), *self.noise_shape)
 
     @property
-    def degrees(self) -> Float[Tensor, ""]:
-        """ν."""
+    def degrees(self) -> Float[Tensor, "*C"]:
+        """ν of each target, or of all."""
         return 2 + self.log_degrees.exp()
 
     def log_density(

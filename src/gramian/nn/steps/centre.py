@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.fast.passes import translate
+from gramian.nn.parameters import start_at
 
 FLOOR = 8
 """Times the precision of a number: below this share of |φ|² + |c|², |φ − c|² is rounding."""
@@ -47,7 +48,7 @@ class Centre(nn.Module):
     def __init__(self, num_inducing: int) -> None:
         super().__init__()
         P = num_inducing
-        self.raw_weights = nn.Parameter(torch.full((P,), math.sqrt(P) / UNIT / (P + 1)))
+        self.raw_weights = start_at(math.sqrt(P) / UNIT / (P + 1), P)
 
     @property
     def weights(self) -> Float[Tensor, " P"]:

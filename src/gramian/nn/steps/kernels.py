@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.fast.passes import normalized_gaussian
+from gramian.nn.parameters import start_at
 
 
 @dataclass(frozen=True)
@@ -385,4 +386,4 @@ def _log_parameter(start: float | None) -> nn.Parameter | None:
         return None
     if start <= 0:
         raise ValueError(f"a kernel variance must be positive, got {start}; None leaves it out")
-    return nn.Parameter(torch.tensor(math.log(start)))
+    return start_at(math.log(start))

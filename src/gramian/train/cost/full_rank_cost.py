@@ -59,10 +59,11 @@ def estimate(
         passes = Σ_ℓ (c N_{ℓ−1}² + (55 + 18 + 16 f) N_ℓ²) + (c + v) P² + 25·PAIRS·n
 
     with o, u, v = 7, 13/3, 24 for a Gaussian output, 10, 61/3, 70 for a categorical one, and C
-    times 6, 13/3, 21 for a Dirichlet one. g is GAPS for small matrices, or 1. A Cholesky factor
-    with its gradient is 13/3 N³, a product 6 N³, a triangular solve 4 N³; 18 + 16 f is for f × f
-    filters. Without ``relative`` the 61/3 are 46/3 of a layer and 28/3 of the output. For ν = ∞, a
-    layer has only k, c and f. With a GPU the vectors, in the host's memory, are counted too.
+    times 6, 13/3, 21 for a Dirichlet one and where C targets have a noise each. g is GAPS for small
+    matrices, or 1. A Cholesky factor with its gradient is 13/3 N³, a product 6 N³, a triangular
+    solve 4 N³; 18 + 16 f is for f × f filters. Without ``relative`` the 61/3 are 46/3 of a layer
+    and 28/3 of the output. For ν = ∞, a layer has only k, c and f. With a GPU the vectors, in the
+    host's memory, are counted too.
 
     Args:
         config: the settings.
@@ -101,7 +102,7 @@ def estimate(
     memory += held(kept, P**2)
     passes += kernel_passes * P**2
     match config.likelihood:
-        case "gaussian":
+        case "gaussian" if C == 1 or config.shared_noise:
             work = held(7, P**2)
             thirds += 13 * P**3
             passes += 24 * P**2
@@ -112,7 +113,7 @@ def estimate(
             work = held(10, P**2)
             thirds += (61 if config.relative else 28) * P**3
             passes += 70 * P**2 + 17 * samples
-        case "dirichlet":
+        case "dirichlet" | "gaussian":
             work = held(6, C * P**2)
             thirds += 13 * C * P**3
             passes += 21 * C * P**2

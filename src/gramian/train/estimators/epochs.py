@@ -31,7 +31,7 @@ from gramian.train.predict.logit_scaling import ScalingKind
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
 from gramian.train.runtime.devices import choose_device
-from gramian.train.runtime.engine import Engine
+from gramian.train.runtime.engine import Engine, dtype_of
 from gramian.train.runtime.engine import Precision as FixedPrecision
 from gramian.train.runtime.seeds import generator
 from gramian.train.step import check_finite
@@ -56,7 +56,7 @@ class Plan:
     @property
     def dtype(self) -> torch.dtype:
         """Of the model."""
-        return torch.float64 if self.precision == "64-true" else torch.float32
+        return dtype_of(self.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +257,7 @@ class EpochEstimator(Estimator):
     def _started(self, train: Dataset, plan: Plan, seed: int) -> Predictor:
         """A model with start values."""
         dtype, scaler = plan.dtype, self._fit_scaler(train.x)
-        predictor = untrained(self._model_config(train, plan), train, scaler, seed)
-        predictor.model.to(dtype)
+        predictor = untrained(self._model_config(train, plan), train, scaler, seed, dtype)
         draw = generator(seed, "start")
         x = scaler(self._augmentation()(train.x, draw), dtype)
         predictor.trainable.initialise_(x, draw)

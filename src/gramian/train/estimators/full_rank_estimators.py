@@ -165,7 +165,14 @@ class FullRankEstimator(Estimator):
         self.objective_ = facts["objective"]
 
 
-OWN = {"nu": float, "divergence": str, "likelihood": str, "alpha": float, "num_samples": int}
+OWN = {
+    "nu": float,
+    "divergence": str,
+    "likelihood": str,
+    "alpha": float,
+    "num_samples": int,
+    "shared_noise": bool,
+}
 """Parameters that only some of these estimators have; the others have a configuration's default."""
 
 
@@ -181,7 +188,7 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
     X are rows (n, features) or images (n, C, H, W), for which a layer also has a convolution. The
     training data are part of the model, and of what ``save_pretrained`` writes.
 
-        maximised: log N(y; 0, K(G^L) + σ² I) − Σ_ℓ ν D(N(0, G^ℓ) ‖ N(0, K(G^{ℓ−1})))
+        maximised: Σ_c log N(y_c; 0, K(G^L) + σ²_c I) − Σ_ℓ ν D(N(0, G^ℓ) ‖ N(0, K(G^{ℓ−1})))
 
     Args:
         num_layers: Gram layers; 0 is a Gaussian process.
@@ -189,6 +196,8 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
         lengthscales: learned scales of features (channels): "none", "one", or "per_feature".
         nu: pull of the Gram matrices towards the kernel; with infinity the kernel is fixed.
         divergence: "exact", "taylor" or "taylor_symmetric".
+        shared_noise: learn one noise for all targets, in standardised units: they then share the
+            large factorisation, too.
         filter_size: of the convolutions, odd. Images only.
         strides: of the convolutions, one per layer; () for 1 in all layers. Images only.
         kernel_jitter: inflation of the kernels' diagonals, relative and absolute; "auto": 1e-6,
@@ -223,6 +232,7 @@ class FullRankDKMRegressor(Regressor, FullRankEstimator):
 
     nu: float = NU
     divergence: Divergence = "exact"
+    shared_noise: bool = False
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -263,7 +273,7 @@ class FullRankDKMClassifier(Classifier, FullRankEstimator):
 class NNGPRegressor(Regressor, FullRankEstimator):
     """A Gaussian process with the kernel of an infinitely wide network, for real targets.
 
-        G^ℓ = K(G^{ℓ−1}),  y ~ N(0, K(G^L) + σ² I)
+        G^ℓ = K(G^{ℓ−1}),  y_c ~ N(0, K(G^L) + σ²_c I)
 
     The arguments are those of ``FullRankDKMRegressor`` without ``nu``, which is ∞ here, and
     ``divergence``.
@@ -276,6 +286,8 @@ class NNGPRegressor(Regressor, FullRankEstimator):
         >>> round(model.predict([[0.5]]).item(), 3)  # sin 1.5 = 0.997
         0.997
     """
+
+    shared_noise: bool = False
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

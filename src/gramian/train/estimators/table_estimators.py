@@ -69,6 +69,7 @@ class TableEstimator(EpochEstimator):
             num_layers=sizes.num_layers,
             lengthscales=self.lengthscales,
             likelihood=getattr(self, "likelihood", "categorical"),
+            shared_noise=bool(getattr(self, "shared_noise", False)),
             kernel=self.kernel,
             nu=sizes.nu,
             weight_var=self.defaults.weight_var,
@@ -161,7 +162,7 @@ class DKMRegressor(Regressor, TableEstimator):
     """A deep kernel machine for one or more real targets, or counts, of table rows.
 
     Further arguments are those of ``DKMClassifier``. Targets are standardised for training; several
-    targets share the kernel and, in standardised units, the noise.
+    targets share the kernel; each has a noise of its own.
 
         y = f(x) + σ ε,  q(f(x)) = N(mean, var);  of counts y ~ Poisson(exp f(x))
 
@@ -170,6 +171,7 @@ class DKMRegressor(Regressor, TableEstimator):
     Args:
         likelihood: "gaussian"; "student_t", for targets with outliers; "poisson", for counts; or a
             custom ``gramian.Likelihood`` as "module.Class".
+        shared_noise: learn one noise for all targets, in standardised units.
 
     Example:
         >>> import numpy as np
@@ -184,6 +186,7 @@ class DKMRegressor(Regressor, TableEstimator):
     defaults = TABLES["real"]
 
     likelihood: str = "gaussian"
+    shared_noise: bool = False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

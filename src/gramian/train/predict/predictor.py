@@ -396,7 +396,7 @@ class Predictor:
             model = build_full_rank(weights["train_inputs"], weights["train_targets"], config)
         else:
             config = model_config_from_dict(description["model"])
-            model = build_model(config).to(DTYPES[dtype])
+            model = build_model(config, DTYPES[dtype])
         model.load_state_dict(weights)
         if model.dtype != DTYPES[dtype]:
             raise ValueError(f"dtype is {dtype}, but the weights are {model.dtype}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,12 +72,28 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
     return sizes[id(value)]
 
 
-def remove_dead_parts(folder: Path) -> None:
-    """Remove temporary files whose writer was killed."""
-    for path in folder.rglob(".*.part"):
-        found = re.fullmatch(r"\..+\.(\d+)\.part", path.name)
-        if found and not psutil.pid_exists(int(found[1])):
-            path.unlink(missing_ok=True)
+def remove_dead_parts(path: Path) -> None:
+    """Remove temporary files of ``write_atomically`` whose writer was killed.
+
+    ``path`` is what they were to become; its name may be a pattern.
+    """
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        name, _, process = part.name.removesuffix(".part").rpartition(".")
+        ours = fnmatchcase(name, f".{path.name}") and process.isdecimal()
+        if ours and not psutil.pid_exists(int(process)):
+            part.unlink(missing_ok=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Move a file, also to another disk: ``target`` is the old file or the new one."""
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with source.open("rb") as file:
+            write_atomically(target, lambda new: shutil.copyfileobj(file, new))
+        source.unlink()
 
 
 def in_one_line(error: BaseException) -> str:

@@ -6,11 +6,12 @@ import csv
 import importlib.metadata
 import io
 import json
+import logging
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 
-from gramian.train.config import TrainConfig
+from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.record.checkpoint import (
     CONTINUABLE,
     FREE,
@@ -34,14 +35,36 @@ from gramian.train.record.checkpoint import (
 from gramian.train.record.files import (
     check_values,
     in_one_line,
+    move,
     remove_dead_parts,
     write_text_atomically,
 )
 
 Row = dict[str, int | float]
+log = logging.getLogger("gramian")
 
+PLOTS = (
+    *("learning_curves", "kl_terms", "condition_numbers", "inducing_patches", "reliability"),
+    *("confusion", "certain_images", "predictions"),
+)
+FILES_OF_A_MODEL = ("model/model.safetensors", "model/config.json")
+FILES = (
+    "config.yaml",
+    "env.json",
+    "checkpoints/step=*.ckpt",
+    "metrics.jsonl",
+    "metrics.csv",
+    "tensorboard/events.out.tfevents.*",
+    *FILES_OF_A_MODEL,
+    *(f"plots/{name}.png" for name in PLOTS),
+    "failure.json",
+    "result.json",
+)
+"""All that a run writes, and all that a new run in its place removes."""
 ENDS = ("result.json", "failure.json", "model", "plots")  # what a run is not over without
 LOGS = ("metrics.jsonl", "metrics.csv", "tensorboard")
+LOCK, NEW, READY = ".gramian-lock", ".gramian-new", ".gramian-ready"
+SETTINGS = {"kind", "data", "seed", "max_epochs", "model"}  # of a run, whichever version made it
 
 
 class FolderInUse(Exception):
@@ -55,9 +78,10 @@ class RunFolder:
 
     ``config.yaml`` (all settings), ``env.json`` (run, data digest, versions, commit, seed, device),
     ``metrics.jsonl`` and ``metrics.csv`` (a row per epoch), ``checkpoints/``, ``model/`` (for
-    from_pretrained), ``result.json``, ``plots/``. A run writes nothing before its first checkpoint;
-    with that it takes the place of what was there before (``begin``). ``result.json`` is its last
-    file.
+    from_pretrained), ``plots/``, ``result.json``. A run writes nothing before its first checkpoint;
+    with that it takes the place of the run that was there before (``begin``). ``result.json`` is
+    its last file. Files that are not in ``FILES`` are left alone, and so is a folder that holds
+    files and no run (``check``).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -68,11 +92,46 @@ class RunFolder:
 
     @cached_property
     def _lock(self) -> FileLock:  # made when it is needed: a folder with one cannot be pickled
-        return FileLock(self.path / ".lock", timeout=0)
+        return FileLock(self.path / LOCK, timeout=0)
 
     def __reduce__(self) -> tuple[type[RunFolder], tuple[Path]]:
         """For other processes: the lock stays with the process that holds it."""
         return RunFolder, (self.path,)
+
+    def check(self) -> None:
+        """Refuse a folder that holds anything but a run, and links to nowhere."""
+        for path in (self.path, self.checkpoints.folder, self.model, self.plots):
+            if path.is_symlink() and not path.exists():
+                raise ConfigError(
+                    f"{path} is a link to {os.readlink(path)}, which is not there: make that "
+                    "folder, or remove the link"
+                )
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"{path} is in the way: it must be a folder")
+        settings = (self.path / "config.yaml", self.path / READY / "config.yaml")
+        if not self.path.exists() or any(map(self._is_run, settings)):
+            return
+        strangers = {path.name for path in self.path.iterdir()} - {LOCK, NEW, READY}
+        if strangers:
+            raise ConfigError(
+                f"{self.path} is not empty and no run of gramian (it has no config.yaml of one, "
+                f"but {', '.join(sorted(strangers)[:3])}), so nothing is written there: give "
+                "another --output or --name"
+            )
+
+    @staticmethod
+    def _is_run(path: Path) -> bool:
+        """Whether a file holds the settings of a run, damaged or not."""
+        if not path.is_file():
+            return False
+        text = path.read_text("utf-8", "replace")
+        if text.startswith("# run "):
+            return True
+        try:  # runs of older versions have no such line
+            settings = yaml.safe_load(text)
+        except yaml.YAMLError:
+            return False
+        return isinstance(settings, dict) and settings.keys() >= SETTINGS
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -80,6 +139,7 @@ class RunFolder:
         if self._lock.is_locked:
             yield
             return
+        self.check()
         made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         lock = Path(self._lock.lock_file)
@@ -94,7 +154,8 @@ class RunFolder:
             with suppress(OSError):  # Windows lets nobody write a locked file
                 lock.write_text(f"{os.getpid()} on {platform.node()}")
             self._settle()
-            remove_dead_parts(self.path)
+            for pattern in FILES:
+                remove_dead_parts(self.path / pattern)
             yield
         finally:
             if list(self.path.iterdir()) == [lock]:  # the run had nothing to show
@@ -111,15 +172,15 @@ class RunFolder:
 
         Killed at any moment, this leaves the old run or, once the folder is locked again, the new.
         """
-        new = RunFolder(self.path / ".new")
+        new = RunFolder(self.path / NEW)
         new.checkpoints.save(step, state)
         new.describe(config, environment)
-        os.replace(new.path, self.path / ".ready")
+        os.replace(new.path, self.path / READY)
         self._settle()
 
     def resume(self, config: TrainConfig, environment: Mapping[str, Any]) -> None:
         """Record a continuation. What the run had ended with is no longer its end."""
-        self._remove(ENDS)
+        self.remove(*ENDS)
         self.describe(config, environment)
 
     def describe(self, config: TrainConfig, environment: Mapping[str, Any]) -> None:
@@ -170,7 +231,23 @@ class RunFolder:
                 f"{self.path} is a finished run without checkpoints: it cannot go on with other "
                 f"settings ({'; '.join(changed)}). Give another --output or --name"
             )
-        return None if changed else result
+        return None if changed or (result is not None and self._lacks_something()) else result
+
+    def _lacks_something(self) -> bool:
+        """Whether a finished run lacks files that its last checkpoint can give back."""
+        names = ("env.json", "metrics.jsonl", "metrics.csv", *FILES_OF_A_MODEL)
+        missing = [name for name in names if not (self.path / name).exists()]
+        if missing and self.checkpoints.paths():
+            log.info("%s lacks %s: made again", self.path, ", ".join(missing))
+            return True
+        if missing:
+            log.warning(
+                "%s lacks %s, and has no checkpoint to make it from again; --resume never would "
+                "train again",
+                self.path,
+                ", ".join(missing),
+            )
+        return False
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what the run ended with: its last file."""
@@ -178,22 +255,29 @@ class RunFolder:
 
     def _settle(self) -> None:
         """Finish what ``begin`` has begun, or drop it if the new run was not complete yet."""
-        shutil.rmtree(self.path / ".new", ignore_errors=True)
-        ready = self.path / ".ready"
-        if ready.is_dir():
-            self._remove(ENDS + LOGS)
-            for path in ready.iterdir():  # what is no longer here has its place already
-                self._remove([path.name])
-                os.replace(path, self.path / path.name)
-            ready.rmdir()
+        shutil.rmtree(self.path / NEW, ignore_errors=True)
+        ready = RunFolder(self.path / READY)
+        if not ready.path.is_dir():
+            return
+        self.remove(*ENDS, *LOGS)
+        if ready.checkpoints.paths():  # once they are moved, the old ones are gone
+            self.remove("checkpoints")
+        for source in sorted(path for path in ready.path.rglob("*") if path.is_file()):
+            target = self.path / source.relative_to(ready.path)
+            target.parent.mkdir(exist_ok=True)
+            move(source, target)
+        shutil.rmtree(ready.path)
 
-    def _remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            path = self.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    def remove(self, *names: str) -> None:
+        """Remove files of a run, and of folders the files that a run writes there."""
+        for pattern in FILES:
+            name, _, inner = pattern.partition("/")
+            if name in names:
+                for path in self.path.glob(pattern):
+                    path.unlink()
+                if inner:
+                    with suppress(OSError):  # it holds something else, or is a link
+                        (self.path / name).rmdir()
 
     def write_metrics(self, rows: list[Row]) -> None:
         """Write all rows, as JSON lines and as CSV."""

@@ -40,6 +40,11 @@ Precision = Literal["32-true", "64-true", "tf32", "tf32-emulated"]
 Result = TypeVar("Result")
 
 
+def dtype_of(precision: Precision) -> torch.dtype:
+    """The floating-point type of the model."""
+    return torch.float64 if precision == "64-true" else torch.float32
+
+
 class Engine:
     """Where and how a model computes.
 
@@ -85,7 +90,7 @@ class Engine:
         fast_links = self.device.type == "cuda" and num_nodes == 1
         self.splits_chain = fast_links if split_chain is None else split_chain
         self.defers_checks = compile or self.device.type == "cuda"  # each would make it wait
-        self.dtype = torch.float64 if precision == "64-true" else torch.float32
+        self.dtype = dtype_of(precision)
 
     @classmethod
     def from_config(cls, config: TrainConfig, owns_process: bool = False) -> Engine:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -34,6 +35,7 @@ def run(words: Sequence[str]) -> None:
     first = is_first_process(config.devices * config.num_nodes)
     with only_first_speaks(first):
         if options.dry_run:
+            folder.check()
             prepare(config, folder, options.quiet, task=task).start(resume)
             return
         with folder.locked() if first else nullcontext():
@@ -57,10 +59,8 @@ def train(
     """Train to the end and draw plots; None in all processes but the first."""
     on_epoch = tensorboard_writer(folder) if options.tensorboard else None
     trainer = prepare(config, folder, options.quiet, on_epoch, task)
-    summary = run_to_end(trainer, folder, resume)
-    if summary is not None and options.plots:
-        draw_plots(trainer, folder)
-    return summary
+    at_end = partial(draw_plots, trainer, folder) if options.plots else None
+    return run_to_end(trainer, folder, resume, at_end)
 
 
 @contextmanager
