@@ -120,6 +120,37 @@ def test_noise_is_unlike_and_a_test_image_is_not(images):
     assert np.mean(usual) < 0.1
 
 
+def test_one_sample_has_a_standard_deviation_too():
+    x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
+    config = DenseDKMConfig(num_inducing=4, num_samples=1)
+    answers = Answers(fit(config, x, y, max_epochs=1, seed=0))
+    with TestClient(build_app(answers, "one"), "http://127.0.0.1") as client:
+        reply = client.post("/predict", json={"inputs": x[:2].tolist()}).json()["predictions"]
+    assert all(0 < answer["std"] < 0.5 for answer in reply)
+
+
+def test_a_prediction_that_is_not_finite_is_no_answer(rows):
+    predictor, x, _ = rows
+    with TestClient(build_app(Answers(predictor), "rows"), "http://127.0.0.1") as client:
+        inputs = [*x[:2].tolist(), [1e25] * 10, x[2].tolist()]
+        reply = client.post("/predict", json={"inputs": inputs})
+        detail = reply.json()["detail"]
+        assert reply.status_code == 500, detail
+        assert detail.startswith("data point 3")
+
+
+def test_a_count_that_overflows_is_no_answer():
+    x = np.linspace(0, 1, 30)[:, None]
+    config = DenseDKMConfig(num_inducing=4, likelihood="poisson", num_samples=1)
+    predictor = fit(config, x, np.arange(30), max_epochs=1, seed=0)
+    with torch.no_grad():
+        predictor.model.likelihood.shift.fill_(800)  # logarithms of rates
+    with TestClient(build_app(Answers(predictor), "counts"), "http://127.0.0.1") as client:
+        reply = client.post("/predict", json={"inputs": x[:1].tolist()})
+    assert reply.status_code == 500
+    assert reply.json()["detail"].startswith("data point 1: mean is NaN or infinite: the inputs")
+
+
 def test_files_of_any_size_and_colour_are_scaled(client, images):
     _, test, _ = images
     flat = np.full((30, 20, 3), 120)
@@ -219,7 +250,10 @@ def test_files_that_are_no_image(client, content, message):
         ('{"inputs": [["a"]]}', 422, "must be numbers"),
         ('{"inputs": [{}]}', 422, "must be numbers"),
         ('{"inputs": [' + "9" * 400 + "]}", 422, "must be numbers"),
-        ('{"inputs": [null]}', 422, "takes data of shape"),
+        ('{"inputs": [null]}', 422, "must be numbers"),
+        ('{"inputs": [[[["7"]]]]}', 422, "must be numbers"),
+        ('{"inputs": [[[[true]]]]}', 422, "must be numbers"),
+        ('{"inputs": [[[[1, 2], [3]]]]}', 422, "must be numbers"),
         ('{"inputs": [[1, 2]]}', 422, "takes data of shape (1, 8, 8), got (2,)"),
         (json.dumps({"inputs": np.full((1, 1, 8, 8), 256).tolist()}), 422, "between 0 and 255"),
         (json.dumps({"inputs": np.full((1, 1, 8, 8), np.nan).tolist()}), 422, "finite"),

@@ -5,6 +5,7 @@ One pass over a batch, whoever sent its data.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,11 +14,14 @@ from torch import Tensor
 from gramian.experiments.explanations.comparison import STRANGE, Similar, Usual
 from gramian.experiments.explanations.pictures import as_picture, data_url, enlarged
 from gramian.gram.blocks import Marginals
+from gramian.gram.errors import NumericalError, within
 from gramian.nn.explain import TOP
-from gramian.nn.likelihoods.likelihood import sample
+from gramian.nn.likelihoods.likelihood import draw_noise, sample
 from gramian.train.predict.predictor import Predictor, described
 from gramian.train.predict.uncertainty import latent_scores, probabilities_and_scores
+from gramian.train.runtime.seeds import generator
 
+FEWEST_DRAWS = 100  # of a standard deviation; predictions are averages over fewer, if chosen
 PICTURE = 64  # pixels of a training image that is shown
 Answer = dict[str, Any]
 
@@ -37,10 +41,37 @@ class Answers:
         self.predictor, self.usual, self.similar = predictor, usual, similar
         self.predict = predictor.for_prediction()
         self.samples = predictor.samples()
+        self.draws = draw_noise(
+            max(FEWEST_DRAWS, len(self.samples)), (1, predictor.model.num_outputs),
+            generator(predictor.seed, "spread"), predictor.dtype,
+        ).to(predictor.device)  # fmt: skip
 
     @torch.no_grad()
     def __call__(self, x: Tensor, num_similar: list[int]) -> list[Answer]:
-        """An answer for each of ``x``, with as many similar training data as each asks for."""
+        """Answer for each of ``x``, with as many similar training data as each asks for.
+
+        Raises:
+            NumericalError: a prediction is NaN or infinite, with the number of its data point.
+        """
+        try:
+            return self._answers(x, num_similar)
+        except NumericalError:
+            with within(f"data point {self._first_failure(x) + 1}"):
+                raise
+
+    def _first_failure(self, x: Tensor) -> int:
+        """The place of the first of ``x`` that has no answer, by bisection."""
+        start, stop = 0, len(x)
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            try:
+                self._answers(x[start:middle], [0] * (middle - start))
+                start = middle
+            except NumericalError:
+                stop = middle
+        return start
+
+    def _answers(self, x: Tensor, num_similar: list[int]) -> list[Answer]:
         q = self.predict(x)
         answers = self._classes(q) if self.predictor.class_names else self._targets(q)
         if self.usual is not None:
@@ -49,6 +80,8 @@ class Answers:
                 mine = {score: float(values[number]) for score, values in shares.items()}
                 answer["strangeness"] = mine
                 answer["unlike"] = any(share > STRANGE for share in mine.values())
+        for answer in answers:
+            check_finite(answer)
         most = max(num_similar)
         if self.similar is not None and most > 0:
             wanted = torch.tensor([number for number, k in enumerate(num_similar) if k > 0])
@@ -64,7 +97,7 @@ class Answers:
     def _classes(self, q: Marginals) -> list[Answer]:
         names = self.predictor.class_names
         p, scores = probabilities_and_scores(self.predictor, q)
-        spread = sample(q, self.samples).softmax(-1).std(0)
+        spread = sample(q, self.draws).softmax(-1).std(0)
         best = p.argmax(1).tolist()
         return [
             {
@@ -101,3 +134,19 @@ class Answers:
         elif x.ndim == 1:
             shown["row"] = x.tolist()
         return shown
+
+
+def check_finite(answer: Answer) -> None:
+    """Refuse an answer that JSON cannot hold.
+
+    Raises:
+        NumericalError: a value is NaN or infinite.
+    """
+    for name, value in answer.items():
+        values = value.values() if isinstance(value, dict) else value
+        for each in values if isinstance(value, dict | list) else [value]:
+            if isinstance(each, float) and not math.isfinite(each):
+                raise NumericalError(
+                    f"{name} is NaN or infinite: the inputs are far from any that the model was "
+                    "trained on"
+                )

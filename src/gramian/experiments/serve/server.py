@@ -126,7 +126,9 @@ def build_app(
         except TooBusyError:
             text = f"{limits.waiting} data points wait already: ask again"
             raise HTTPException(503, text, {"Retry-After": "1"}) from None
-        except (NumericalError, ValueError) as error:
+        except NumericalError as error:
+            raise HTTPException(500, str(error)) from error
+        except ValueError as error:
             raise HTTPException(422, str(error)) from error
 
     @app.exception_handler(RequestValidationError)
@@ -198,7 +200,10 @@ def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits, are_byt
     if len(inputs) > limits.data:
         raise HTTPException(413, f"a request may have {limits.data} data points")
     try:
-        x = np.asarray(inputs, dtype=np.float64)
+        values = np.asarray(inputs, dtype=object)
+        if not set(map(type, values.flat)) <= {int, float}:  # float64 would take "7" and true
+            raise TypeError
+        x = values.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise HTTPException(422, "inputs must be numbers, as many for each data point") from error
     if x.shape[1:] != shape:
