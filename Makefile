@@ -42,6 +42,9 @@ test-slurm: $(READY)  ## a table as jobs on a real Slurm of one node, from Debia
 	apt-get install -qq -y --no-install-recommends slurm-wlm munge; } >/dev/null
 	GRAMIAN_SLURM=1 $(BIN)/pytest -n0 -s tests/slurm
 
+mutants: $(READY)  ## single faults in the source: do the nearest tests notice? MUTANTS="--only nn --count 40"
+	$(BIN)/python -m tools.mutants $(MUTANTS)
+
 clean:  ## remove .venv and everything that tools have left behind
 	rm -rf .venv .venv-oldest docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -67,5 +70,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 export PYTEST_ADDOPTS
-.PHONY: help demo docs release test test-oldest test-gpu test-slurm check clean browser
+.PHONY: help demo docs release test test-oldest test-gpu test-slurm mutants check clean browser
 .DEFAULT_GOAL := help
