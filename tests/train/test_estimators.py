@@ -226,6 +226,21 @@ def test_early_stopping_keeps_the_best(moons):
     assert model.n_iter_ == np.argmax(values) + 1 + 3
 
 
+def test_an_interrupted_portion_leaves_a_model_that_learns(moons, monkeypatch):
+    x, y = moons
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    model = DKMClassifier(**FAST).partial_fit(x, y, classes=[0, 1])
+    monkeypatch.setattr("gramian.train.estimators.epochs.check_finite", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(x, y)
+    parameters = list(model.model_.parameters())
+    assert all(p.requires_grad and p.grad is None for p in parameters)
+    assert not model.model_.training
+
+
 def test_partial_fit_learns_in_portions(moons):
     x, y = moons
     names = np.array(["a", "b"])[y]

@@ -124,34 +124,91 @@ def test_a_stopped_run_resumes_bit_exactly_also_in_the_middle_of_an_epoch(
     assert figures[0] == figures[1]
 
 
-@pytest.mark.parametrize("steps", [1, 3, 5])
-def test_a_stopped_table_resumes_bit_exactly(tmp_path, steps):
+def table_trainer(folder=None, predictor=None, **changes):
     """With natural gradients, which step q(f_i) beside the optimiser."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(24, 2, generator=draw, dtype=torch.float64)
     data = Dataset(x, x[:, :1].sin())
-    model = DenseDKMConfig(num_inducing=6, divergence="exact", likelihood="gaussian")
+    model = DenseDKMConfig(num_inducing=6, divergence="exact", likelihood="gaussian", **changes)
     settings = config(
         kind="dense", natural=True, max_epochs=2, batch_size=8, precision="64-true",
         crop_padding=0, model=model,
     )  # fmt: skip
+    predictor = predictor or untrained(model, data, RowScaler.fit(x), 0)
+    task = Task(data, None, None, predictor.scaler, Augmentation(0, False))
+    engine = Engine("cpu", precision="64-true")
+    return NaturalTrainer(predictor, task, settings, engine, folder, quiet=True)
 
-    def new(folder=None):
-        predictor = untrained(model, data, RowScaler.fit(x), 0)
-        same = Task(data, None, None, predictor.scaler, Augmentation(0, False))
-        engine = Engine("cpu", precision="64-true")
-        return NaturalTrainer(predictor, same, settings, engine, folder, quiet=True)
 
-    whole = new()
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_a_stopped_table_resumes_bit_exactly(tmp_path, steps):
+    whole = table_trainer()
     whole.fit()
-    first = new(RunFolder(tmp_path))
+    first = table_trainer(RunFolder(tmp_path))
     stop_after(first, steps)
     with pytest.raises(Stopped):
         first.fit()
-    second = new(RunFolder(tmp_path))
+    second = table_trainer(RunFolder(tmp_path))
     second.fit()
     assert second.resumed
     assert_same_weights(weights(second), weights(whole))
+
+
+def settings_of(model) -> list:
+    """All that a module is, but for its numbers."""
+    modules = [
+        {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        for module in model.modules()
+    ]
+    return [modules, [(p.requires_grad, p.grad) for p in model.parameters()]]
+
+
+def interrupt(run, step: int) -> None:
+    """Let Ctrl-C come in the middle of a step, at once."""
+    gradients = run.gradients
+
+    def interrupted():
+        if run.step == step:
+            raise KeyboardInterrupt
+        return gradients()
+
+    run.gradients = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+
+
+def test_an_interrupted_table_trains_as_if_nothing_had_been():
+    first = table_trainer()
+    first.model.inputs.requires_grad_(False)  # by the user
+    before, start = settings_of(first.model.eval()), weights(first)
+    interrupt(first, 2)
+    assert settings_of(first.model) == before
+    first.model.load_state_dict(start)
+    again, fresh = table_trainer(predictor=first.predictor), table_trainer()
+    fresh.model.inputs.requires_grad_(False)
+    for run in (again, fresh):
+        run.fit()
+    assert_same_weights(weights(again), weights(fresh))
+    assert settings_of(fresh.model) == before
+
+
+class Sharing(Engine):
+    """An engine that compiles the model, and prepares it for two processes."""
+
+    def set_up(self, model, optimiser, batch):
+        self.world_size, self.splits_chain, self.compile = 2, True, True
+        forward = super().set_up(model, optimiser, batch)
+        self.world_size, self.compile = 1, False
+        return forward
+
+
+def test_an_interrupted_model_is_neither_compiled_nor_shared(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    run = trainer(engine=Sharing("cpu"))
+    before = settings_of(run.model.eval())
+    interrupt(run, 0)
+    assert settings_of(run.model) == before
+    assert run.predictor.probabilities(run.task.test.x).isfinite().all()
 
 
 def test_a_terminal_shows_a_bar(monkeypatch, capsys):

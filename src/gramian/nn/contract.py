@@ -160,3 +160,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Training mode inside; afterwards evaluation mode, no gradients, and free what was free."""
+    trainable = [parameter.requires_grad for parameter in model.parameters()]
+    model.train()
+    try:
+        yield
+    finally:
+        model.eval()
+        for parameter, wanted in zip(model.parameters(), trainable, strict=True):
+            parameter.requires_grad_(wanted)
+            parameter.grad = None

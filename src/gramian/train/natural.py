@@ -119,7 +119,6 @@ class NaturalTrainer(Trainer):
     def complete(self) -> None:
         """Bring q(f_i) to its optimum."""
         self._refine()
-        self.model.output.requires_grad_(True)
 
     def _refine(self) -> None:
         """Steps over all data: where a full step is exact, one is enough."""

@@ -17,6 +17,7 @@ import torch
 
 from gramian.explained import Explained
 from gramian.gram.errors import NonFiniteError, NumericalError, deferred_checks
+from gramian.nn.contract import training
 from gramian.nn.likelihoods.metric_sums import Metrics
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.cost.expectation import expectation
@@ -106,7 +107,7 @@ class Trainer:
         self.on_epoch = on_epoch
         self.folder = folder
         self.writes = engine.is_first and folder is not None
-        self.model = predictor.trainable.to(engine.dtype).train()
+        self.model = predictor.trainable.to(engine.dtype)
         self.batch_size = min(config.batch_size, len(task.train))
         self.share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
         set_recomputed_(self.model, self.share, config, engine.device)
@@ -137,10 +138,13 @@ class Trainer:
         self.started = time.perf_counter()
         threads = num_threads(torch.get_num_threads())  # put back at the end
         with threads, self.engine.arithmetic(), self.engine.connected(), self.writing():
-            with StopSignals() as stop:
-                self.engine.total([0.0])  # all wait until the first process has the folder
-                self.start(resume)
-                self.loop(stop)
+            with training(self.model), StopSignals() as stop:
+                try:
+                    self.engine.total([0.0])  # all wait until the first process has the folder
+                    self.start(resume)
+                    self.loop(stop)
+                finally:
+                    self.engine.tear_down(self.model)
             self.finish()
         return self.rows
 
@@ -309,8 +313,6 @@ class Trainer:
                 )
                 for part in some.split(256)
             )
-        self.engine.tear_down(self.model)
-        self.model.eval()
         held_out = self.task.validation
         if self.config.calibrate != "none" and held_out is not None:
             self.measured = {}

@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from gramian.nn.contract import training
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKMConfig
 from gramian.nn.likelihoods import received
@@ -211,7 +212,8 @@ class EpochEstimator(Estimator):
             self.predictor_ = self._started(data, plan, seed)
             self.history_, self.n_iter_, self._stream = [], 0, Stream()
         self.predictor_ = replace(self.predictor_, calibration=None)
-        with Engine(self.device, precision=plan.precision).arithmetic():
+        engine = Engine(self.device, precision=plan.precision)
+        with engine.arithmetic(), training(self.predictor_.trainable):
             row = self._pass_over(x, targets, weights, plan)
         self.n_iter_ += 1
         self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
@@ -227,8 +229,8 @@ class EpochEstimator(Estimator):
         optimiser = build_optimiser(model, self._train_config(plan, predictor, predictor.seed))
         if before.optimiser is not None:
             optimiser.load_state_dict(before.optimiser)
-        model.train()
-        model.output.requires_grad_(not self.natural)
+        if self.natural:
+            model.output.requires_grad_(False)
         order = torch.randperm(len(x), generator=generator(predictor.seed, "stream order", step))
         for indices in order.split(plan.batch_size):
             draw = generator(predictor.seed, "stream", step)
@@ -248,9 +250,6 @@ class EpochEstimator(Estimator):
             optimiser.step()
             total += terms.total.item() * len(indices)
             step += 1
-        optimiser.zero_grad()
-        model.output.requires_grad_(True)
-        model.eval()
         self._stream = Stream(step, num_seen, weight_seen, optimiser.state_dict())
         return {"objective": total / len(x)}
 
