@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from gramian.experiments.cli.main import COMMANDS, main
@@ -470,6 +471,27 @@ def test_an_unexpected_error_shows_its_traceback(capsys, monkeypatch):
     code, _, err = outcome(capsys, "info")
     assert code == 1
     assert "ZeroDivisionError" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), "no more could be had"),
+        (MemoryError("Unable to allocate 7 GiB\nand more"), "Unable to allocate 7 GiB"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "DefaultCPUAllo"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried 7 GiB"), "CUDA out of memory"),
+    ],
+)
+def test_too_little_memory_is_one_line_and_an_address(capsys, monkeypatch, error, reason):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("gramian.experiments.cli.commands.info.describe_installation", fail)
+    code, _, err = outcome(capsys, "info")
+    first, second = err.splitlines()
+    assert code == 1
+    assert first.startswith(f"gramian: the memory does not suffice: {reason}")
+    assert second == "  docs/ERRORS.md#memoryerror (gramian help memoryerror)"
 
 
 def test_data_that_have_changed_or_moved_since_a_run(capsys, tmp_path):

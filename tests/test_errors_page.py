@@ -8,10 +8,13 @@ import pkgutil
 import re
 import traceback
 from html import escape
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gramian
+from gramian import SKR, Bandwidth, ConvDKMConfig, DenseDKMConfig, NormChoice
 from gramian.experiments.cli.commands.help import (
     best_entry,
     entries_of,
@@ -23,6 +26,7 @@ from gramian.experiments.cli.main import main
 from gramian.explained import Explained, MissingExtraError, section_of
 from gramian.gram.errors import NotPSDError
 from gramian.train.config import ConfigError
+from gramian.train.data.images import _mixed
 from tests.browser import Browser, needs_browser
 from tests.test_architecture import ROOT, SOURCES
 
@@ -64,13 +68,25 @@ def calls() -> list[tuple[str, str]]:
     """Class and message of each error that the code makes."""
     found = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        for node in nodes:
             name = getattr(getattr(node, "func", None), "id", None)
             if isinstance(node, ast.Call) and name in CLASSES and node.args:
-                message = normal(template(node.args[0]))
-                if "__init__" not in vars(CLASSES[name]) and message != "…":  # not passed on
-                    found.append((name, message))
+                for each in written_by(node.args[0], functions):
+                    message = normal(template(each))
+                    if "__init__" not in vars(CLASSES[name]) and message != "…":  # not passed on
+                        found.append((name, message))
     return sorted(set(found))
+
+
+def written_by(node: ast.expr, functions: dict[str, ast.FunctionDef]) -> list[ast.expr]:
+    """The text itself, or all that a function of the same file returns as one."""
+    name = getattr(getattr(node, "func", None), "id", None)
+    if name not in functions:
+        return [node]
+    returns = [each for each in ast.walk(functions[name]) if isinstance(each, ast.Return)]
+    return [each.value for each in returns if each.value is not None]
 
 
 ENTRIES = entries_of(page())
@@ -157,6 +173,26 @@ def test_help_prints_a_section_or_the_answer_to_a_message(capsys):
     assert out.startswith("ConfigError\n\nmilestones are shares in (0, 1], got …\n")
     assert "half-way" in out
     assert main(["help", "there is no such thing"]) == 2
+
+
+def test_refused_settings_and_what_a_function_words_have_answers(capsys):
+    for make in (
+        lambda: DenseDKMConfig(nu=-1.0),
+        lambda: DenseDKMConfig(num_layers=-1),
+        lambda: DenseDKMConfig(kernel="cubic"),
+        lambda: DenseDKMConfig(kernel="arc_cosine", bandwidth=Bandwidth(2.0)),
+        lambda: DenseDKMConfig(norm=NormChoice(momentum=2.0)),
+        lambda: ConvDKMConfig(strides=(2,)),
+        lambda: ConvDKMConfig(residual_weights=(0.0, 0.0)),
+        lambda: SKR(gamma_fraction=-1.0),
+        lambda: SKR(gamma_power=2.0),
+    ):
+        with pytest.raises(ValueError, match=" ") as caught:
+            make()
+        assert best_entry(str(caught.value), ENTRIES).section == "ConfigError", caught.value
+    image = np.zeros((3, 4, 5), np.uint8)
+    message = f"/data/a: {_mixed(Path('1.png'), image, Path('2.png'), image[:1])}"
+    assert best_entry(message, ENTRIES).message.startswith("all images must have one size")
 
 
 @needs_browser

@@ -50,6 +50,15 @@ def address(section: str) -> str:
     return f"{anchor(section)} (gramian help {section.lower()})"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was refused, by Python, by NumPy or by PyTorch."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
+
+
 def section_of(error: BaseException) -> str:
     """The section of any error that reaches the command line."""
     if isinstance(error, Explained):

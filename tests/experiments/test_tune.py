@@ -9,13 +9,14 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import optuna
 import pytest
 import yaml
 
 from gramian.experiments.cli.main import main
 from gramian.experiments.cli.train_options import parse_train
-from gramian.experiments.tune.search_space import dimension, search_space
+from gramian.experiments.tune.search_space import bounded, dimension, search_space
 from gramian.experiments.tune.tuning import Tuning, reporter
 from gramian.gram.errors import NumericalError
 from gramian.train.config import ConfigError, config_from_dict
@@ -90,6 +91,25 @@ def test_every_kind_of_model_has_a_space_whatever_its_settings():
     names = [each.name for each in search_space(plain, [])]
     assert "model.nu" not in names
     assert "model.skr.jitter" not in names
+
+
+def test_sizes_go_up_to_the_training_points_and_no_further(tmp_path, capsys):
+    table = tmp_path / "table.npz"
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    np.savez(table, x=x, y=x[:, 0])
+    assert main(["tune", "--data", str(table), "--dry_run"]) == 0
+    shown = capsys.readouterr().err
+    assert "  batch_size: 10 to 48 (log)\n" in shown
+    assert "  model.num_inducing: 10 to 48 (log)\n" in shown
+    words = ["--train_size", "20", "--batch_size", "200", "--model.num_inducing", "300"]
+    assert main(["tune", "--data", str(table), "--dry_run", *words]) == 0
+    shown = capsys.readouterr().err
+    assert "  batch_size: 4 to 20 (log)\n" in shown
+    assert "  model.num_inducing: 4 to 20 (log)\n" in shown
+    config = bounded(replace(DIGITS, batch_size=500), 90)
+    assert config == replace(DIGITS, batch_size=90)
+    assert str(dimension(config, "batch_size", 90)) == "batch_size: 18 to 90 (log)"
+    assert str(dimension(config, "max_epochs", 90)) == str(dimension(DIGITS, "max_epochs"))
 
 
 def test_values_of_every_kind_come_back_as_they_were():

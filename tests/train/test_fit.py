@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from gramian import (
     DKM,
@@ -19,7 +20,7 @@ from gramian import (
 )
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.data import Augmentation, DataError, Dataset, RowScaler
-from gramian.train.fit import as_dataset
+from gramian.train.fit import as_dataset, check_model
 from gramian.train.task import Task, fit_model_config, load_task, training_split, untrained
 from tests.samples import generator
 
@@ -236,3 +237,47 @@ def test_images_are_predicted_in_the_form_that_they_were_trained_in():
     full = fit(FullRankConfig(likelihood="dirichlet", num_classes=2), images, labels, max_iter=5)
     as_bytes, as_numbers = (full.predictions(x)["probabilities"] for x in (images, images.double()))
     torch.testing.assert_close(as_bytes, as_numbers)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "message"),
+    [
+        (
+            {"X": csr_matrix(X.numpy())},
+            DataError,
+            r"^X is sparse, of shape \[24, 2\]: give X.toarray",
+        ),
+        ({"y": csr_matrix(REAL.numpy())}, DataError, "^y is sparse"),
+        ({"X": X.numpy() * [1, 1e200]}, DataError, r"^row \d+, column 1 is .*e\+200, and"),
+        ({"y": REAL * -1e300}, DataError, r"^target \d+, column 0 is -.*e\+30\d.* another unit"),
+        ({"epochs": 3}, TypeError, "^fit has no setting epochs; did you mean max_epochs\\?$"),
+        ({"data": "digits"}, TypeError, "^fit has no setting data; did you mean data_dir"),
+        (
+            {"model": FullRankConfig(), "iter": 3},
+            TypeError,
+            "no setting iter; did you mean max_iter",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_is_named_in_one_line(changed, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        fit(**{"model": DENSE, "X": X, "y": REAL, "device": "cpu", **changed})
+    assert "\n" not in str(caught.value)
+
+
+def test_large_numbers_with_squares_can_be_learned():
+    predictor = fit(DENSE, X * 1e149, REAL * 1e140, **SHORT, precision="64-true")
+    assert predictor.predictions(X * 1e149)["mean"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (torch.nn.Linear(2, 1), "an object of Linear"),
+        (DenseDKMConfig, "the class DenseDKMConfig"),
+        (None, "an object of NoneType"),
+    ],
+)
+def test_what_is_no_model_is_named(model, named):
+    with pytest.raises(ConfigError, match=rf"^model must be settings .*, got {named}"):
+        check_model(model)

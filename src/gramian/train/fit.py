@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,9 @@ from gramian.train.runtime.engine import Engine, Precision, dtype_of
 from gramian.train.runtime.seeds import generator
 from gramian.train.task import Task, fit_scaler, training_split, untrained
 from gramian.train.trainer import Trainer
+
+SET_BY_FIT = {"kind", "model", "data", "config", "verbose"}
+"""What the arguments of ``fit`` decide, so that it is no setting."""
 
 
 def fit(
@@ -72,7 +78,9 @@ def fit(
         >>> {name: tuple(value.shape) for name, value in predictor.predictions(x).items()}
         {'mean': (30, 1), 'variance': (30, 1), 'latent_mean': (30, 1), 'latent_variance': (30, 1)}
     """
+    check_model(model)
     if isinstance(model, FullRankConfig):
+        check_names(settings, signature(fit_full_rank).parameters.keys() - SET_BY_FIT)
         if sample_weight is not None or folder is not None:
             raise ConfigError("FullRankConfig: no sample_weight and no folder")
         predictor, _ = fit_full_rank(model, as_dataset(X, y), verbose=verbose, **settings)
@@ -86,6 +94,7 @@ def fit(
         )
     recorded: Any = known if is_known else MODEL_CONFIGS["conv" if data.images else "dense"]()
     kind: Any = next(kind for kind, of in MODEL_CONFIGS.items() if isinstance(recorded, of))
+    check_names(settings, {field.name for field in fields(TrainConfig)} - SET_BY_FIT)
     config = TrainConfig(kind=kind, model=recorded, data="arrays", **settings)
     train, validation = training_split(data, config)
     if isinstance(model, Predictor):
@@ -102,6 +111,25 @@ def fit(
         fitted: Any = predictor.config
         config = replace(config, model=fitted)
     return train_(predictor, train, validation, config, folder=folder, verbose=verbose)[0]
+
+
+def check_model(model: object) -> None:
+    """Refuse what cannot be trained."""
+    if not isinstance(model, Trainable | Predictor | FullRankConfig | ModelConfig):
+        name = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise ConfigError(
+            f"model must be settings such as DenseDKMConfig(), a model of this library or a "
+            f"Predictor, got {'the class' if isinstance(model, type) else 'an object of'} {name}"
+        )
+
+
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a setting that there is not, with the one that looks most like it."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"fit has no setting {name}{hint}")
 
 
 def train_(
@@ -192,14 +220,18 @@ def fit_full_rank(
 
 def as_dataset(X: Any, y: Any, wanted: Targets | None = None, sample_weight: Any = None) -> Dataset:
     """Arrays as data that say what they are; integers [N] are classes unless others are wanted."""
-    x, targets = _array(X), _array(y)
+    x, targets = _array("X", X), _array("y", y)
     if x.ndim == 2 and x.dtype.kind in "iub":
         x = x.astype(np.float64)
     if wanted in ("real", "counts"):
         targets = targets[:, None] if targets.ndim == 1 else targets
         targets = targets.astype(np.float64) if wanted == "real" else targets
     names = class_names("y", targets)
-    weights = None if sample_weight is None else torch.tensor(_array(sample_weight)).double()
+    weights = (
+        None
+        if sample_weight is None
+        else torch.tensor(_array("sample_weight", sample_weight)).double()
+    )
     return Dataset(as_points("X", x), as_targets("y", targets, names), names, weights)
 
 
@@ -225,5 +257,7 @@ def _wanted(model: Trainable | ModelConfig | Predictor) -> Targets | None:
     return None if model.likelihood == "auto" else find_likelihood(model.likelihood).targets
 
 
-def _array(values: Any) -> Any:
+def _array(name: str, values: Any) -> Any:
+    if hasattr(values, "toarray"):
+        raise DataError(f"{name} is sparse, of shape {list(values.shape)}: give {name}.toarray()")
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gramian._version import __version__
-from gramian.explained import address, anchor, section_of
+from gramian.explained import address, anchor, is_out_of_memory, section_of
 from gramian.train.runtime.threads import bound_spinning
 
 COMMANDS = {
@@ -83,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # after help
         return stop.code if isinstance(stop.code, int) else 1
     except Exception as error:
+        if is_out_of_memory(error):
+            reason = (str(error).strip() or "no more could be had").splitlines()[0]
+            return fail(f"the memory does not suffice: {reason}", 1, "MemoryError")
         code = getattr(error, "exit_code", None)
         if "--verbose" in rest or (code is None and not isinstance(error, OSError | ImportError)):
             logging.getLogger("gramian").exception("unexpected error" if code is None else "")

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
@@ -27,6 +28,8 @@ REWORDED = (
     (r"\bPositiveInt\b", "a positive integer"),
     (r"\bNonNegativeInt\b", "an integer of 0 or more"),
     (r"(?<=[\w]), null, got", " or null, got"),
+    (r"argument (--\w+): ignored explicit argument '(.*)'", r"\1 takes no value, got \2"),
+    (r"expected tuple, got ([^\[].*)", r"expected a list such as '[\1]', got \1"),
 )
 """What jsonargparse says, and what we say."""
 
@@ -44,9 +47,15 @@ class Parser(ArgumentParser):
         prog = f"gramian {command}"
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
 
-    def parse_args(self, *words: Any, **more: Any) -> Namespace:  # type: ignore[override]
+    def parse_args(self, words: Sequence[str], **more: Any) -> Namespace:  # type: ignore[override]
         """As usual, with plain integers: YAML cannot write those of PositiveInt."""
-        options = super().parse_args(*words, **more)
+        known = self._option_string_actions
+        for word, value in pairwise(words):
+            if value in ("true", "false") and word in known and known[word].nargs == 0:
+                raise UsageError(
+                    f"{word} takes no value, got {value}: give it alone, or leave it out"
+                )
+        options = super().parse_args(words, **more)
         for key, value in list(options.items()):
             if isinstance(value, PositiveInt | NonNegativeInt):
                 options[key] = int(value)
@@ -64,7 +73,10 @@ def unknown_option(word: str, known: Iterable[str]) -> UsageError:
     """The error for a word that is no option, with the option that looks most like it."""
     name = word.partition("=")[0]
     if not name.startswith("-"):
-        return UsageError(f"unexpected word {word!r}")
+        return UsageError(
+            f"unexpected word {word!r}: options begin with --, a value with spaces needs quotation "
+            "marks"
+        )
     close = difflib.get_close_matches(name, [option for option in known if option != "-h"], n=1)
     return UsageError(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""))
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from gramian.nn.dense_dkm import DenseDKMConfig
 from gramian.train.config import ConfigError, TrainConfig
 
 if TYPE_CHECKING:
     import optuna
 
+SIZES = ("batch_size", "model.num_inducing")  # that never go beyond the training set
 WIDE = 5.0  # a number is searched between its value divided and multiplied by this
 DEFAULTS = {
     "conv": ("lr", "batch_size", "model.nu", "model.skr.jitter", "model.skr.gamma_fraction"),
@@ -64,10 +66,20 @@ class Dimension:
         return f"{self.name}: {self.low:g} to {self.high:g}" + " (log)" * self.log
 
 
-def search_space(config: TrainConfig, words: Sequence[str]) -> list[Dimension]:
+def bounded(config: TrainConfig, num_data: int) -> TrainConfig:
+    """The same settings, with sizes of at most all training points."""
+    model: Any = config.model
+    if isinstance(config.model, DenseDKMConfig):
+        model = replace(config.model, num_inducing=min(config.model.num_inducing, num_data))
+    return replace(config, batch_size=min(config.batch_size, num_data), model=model)
+
+
+def search_space(
+    config: TrainConfig, words: Sequence[str], num_data: int | None = None
+) -> list[Dimension]:
     """The dimensions that words describe: ``lr``, ``lr=0.003:0.1`` or ``model.kernel=a,b``."""
     words = words or [name for name in DEFAULTS[config.kind] if has_range(value_of(config, name))]
-    space = [dimension(config, word) for word in words]
+    space = [dimension(config, word, num_data) for word in words]
     names = [each.name for each in space]
     for name in names:
         if names.count(name) > 1:
@@ -75,8 +87,11 @@ def search_space(config: TrainConfig, words: Sequence[str]) -> list[Dimension]:
     return space
 
 
-def dimension(config: TrainConfig, word: str) -> Dimension:
-    """The dimension of one word; without values, by the type and the value of the setting."""
+def dimension(config: TrainConfig, word: str, num_data: int | None = None) -> Dimension:
+    """The dimension of one word; without values, by the type and the value of the setting.
+
+    Sizes go up to ``num_data``, the training points.
+    """
     name, _, text = word.partition("=")
     kind, value = type_of(config, name), value_of(config, name)
     parts = [part for part in get_args(kind) or (kind,) if part is not type(None)]
@@ -95,6 +110,8 @@ def dimension(config: TrainConfig, word: str) -> Dimension:
             f"--search {name}: say which values, as {name}=LOW:HIGH or {name}=A,B (it is {value})"
         )
     low, high = value / WIDE, value * WIDE
+    if num_data is not None and name in SIZES:
+        high = min(high, num_data)
     if whole:
         low, high = float(max(1, round(low))), float(max(2, round(high)))
     return Dimension(name, low, high, whole, log=True)

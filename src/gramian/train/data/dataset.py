@@ -11,6 +11,9 @@ from torch import Tensor
 from gramian.nn.likelihoods import Targets
 from gramian.train.data.data_errors import DataError
 
+LARGEST = 1e150
+"""Beyond it sums of squares overflow float64."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
@@ -228,11 +231,19 @@ def _check_weights(weights: Tensor, num_data: int) -> None:
 
 
 def _check_finite(values: Tensor, what: str) -> None:
-    """Neither NaN nor infinity; the message names the first place."""
+    """Neither NaN nor infinity, nor beyond ``LARGEST``; the message names the first place."""
     bad = ~values.isfinite()
     if bad.any():
         row, column = bad.nonzero()[0].tolist()
         raise DataError(
             f"{int(bad.any(1).sum())} of {len(values)} {what}s contain NaN or infinity, the first "
             f"is {what} {row}, column {column}: remove these or fill them in"
+        )
+    large = torch.maximum(values.amax(0), -values.amin(0)) > LARGEST
+    if large.any():
+        column = int(large.nonzero()[0])
+        row = int(values[:, column].abs().argmax())
+        raise DataError(
+            f"{what} {row}, column {column} is {values[row, column].item():.3g}, and the squares "
+            f"of numbers beyond {LARGEST:g} are too large for float64: take another unit"
         )

@@ -86,7 +86,7 @@ def entries_of(text: str) -> list[Entry]:
         for line in body.splitlines():
             match = re.match(r"(?:\||-) (?:``(.+?)``|`(.+?)`)(?: \| (.*) \|)?$", line)
             if match:
-                found.append(Entry(section, match[1] or match[2], match[3] or ""))
+                found.append(Entry(section, (match[1] or match[2]).strip(), match[3] or ""))
     return found
 
 

@@ -36,14 +36,18 @@ def run(words: Sequence[str]) -> None:
     except ImportError as error:
         raise MissingExtraError("gramian tune", "tune") from error
     from gramian.experiments.cli.train_options import named_modules, parse_train
-    from gramian.experiments.tune.search_space import search_space
+    from gramian.experiments.tune.search_space import bounded, search_space
     from gramian.experiments.tune.tuning import Tuning
+    from gramian.train.data import load
 
     for word in rest:
         if word.partition("=")[0] in OF_ONE_RUN:
             raise UsageError(f"{word} is for one run (gramian train): a search has many")
-    config, settings, _ = parse_train(rest)
-    space = search_space(config, options.search)
+    config, settings, splits = parse_train(rest)
+    train = (splits or load(config.data, config.data_dir)).train
+    num_data = min(len(train), config.train_size or len(train))
+    config = bounded(config, num_data)
+    space = search_space(config, options.search, num_data)
     folder = Path(options.output or f"tune/{Path(config.data).stem}-{config.kind}")
     modules = [*settings["import"], *named_modules(settings)]
     tuning = Tuning(folder, config, space, modules)
