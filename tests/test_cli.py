@@ -1,9 +1,12 @@
 """The program, as a user meets it: every door, and bad input at each."""
 
+import io
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from PIL import Image
 from gramian.experiments.cli.main import COMMANDS, main
 from gramian.experiments.cli.terminal import as_json
 from gramian.train.predict.predictor import Predictor
+from gramian.train.record.progress import MessageConsole
 from gramian.train.runtime.devices import choose_device
 
 TINY = [
@@ -125,6 +129,60 @@ def test_progress_is_a_line_an_epoch_when_not_a_terminal(tmp_path, capsys):
 
 
 # ---- evaluate, predict, info, data ----
+
+
+def run_without_reader(streams: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run Python with other streams, as the shell says it; 9 is a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    shell = f'exec 9>&{writing}; exec "$@" {streams}'
+    command = ["bash", "-c", shell, "bash", sys.executable, *words]
+    try:
+        return subprocess.run(command, pass_fds=[writing], capture_output=True, check=False)
+    finally:
+        os.close(writing)
+
+
+def test_a_training_outlives_its_messages(tmp_path):
+    words = ["-m", "gramian", "train", *TINY, "--max_epochs", "1", "--plots", "false"]
+    done = run_without_reader("2>/dev/full", *words, "--output", str(tmp_path), "--name", "run")
+    assert done.returncode == 0
+    assert b"run folder" in done.stdout
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "0<&- 1>&- 2>&-", "2>&9", "2>/dev/full"])
+def test_messages_that_nobody_can_read_vanish(tmp_path, streams):
+    code = """if True:
+        import logging, os, sys, warnings
+        from gramian.experiments.cli.main import set_up_logging
+        from gramian.experiments.cli.standard_streams import secure_streams
+        secure_streams()
+        set_up_logging(quiet=False)
+        for _ in range(2):
+            logging.getLogger("gramian").info("message")
+            warnings.warn("message")
+            sys.stderr.write("message")
+            sys.stdout.write("result")
+        with open(sys.argv[1], "w") as file:
+            file.write(f"all went well, {file.fileno() > 2}")
+    """
+    done = run_without_reader(streams, "-c", code, str(tmp_path / "file"))
+    assert done.returncode == 0
+    assert (tmp_path / "file").read_text() == "all went well, True"
+
+
+def test_the_console_of_the_library_outlives_its_reader(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    console = MessageConsole()
+    monkeypatch.setattr(sys, "stderr", Gone())
+    console.print("first")
+    console.print("second")
+    monkeypatch.setattr(sys, "stderr", None)
+    MessageConsole().print("third")
 
 
 def test_evaluate_gives_the_figures_of_the_run(run_folder, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Collection, Iterable
 from dataclasses import fields, replace
 from inspect import signature
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from gramian.nn.contract import Trainable
@@ -27,6 +25,7 @@ from gramian.train.data.targets import as_targets, class_names
 from gramian.train.lbfgs import Search, maximise_from_nngp_
 from gramian.train.natural import NaturalTrainer
 from gramian.train.predict.predictor import Predictor, build_full_rank
+from gramian.train.record.progress import MessageConsole
 from gramian.train.record.run_folder import Row, RunFolder
 from gramian.train.run import run_to_end
 from gramian.train.runtime.engine import Engine, Precision, dtype_of
@@ -200,7 +199,7 @@ def fit_full_rank(
     noise = None
     if model.output is not None:
         noise = model.draw_samples(generator(seed, "search"))
-    console = Console(file=sys.stderr, quiet=not verbose)
+    console = MessageConsole(quiet=not verbose)
     if verbose:
         space = (x.shape[2], x.shape[3]) if x.ndim == 4 else None
         cost = estimate(config, len(x), space, engine.dtype, model.num_outputs)

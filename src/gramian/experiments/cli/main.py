@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gramian._version import __version__
+from gramian.experiments.cli.standard_streams import secure_streams
 from gramian.explained import address, anchor, is_out_of_memory, section_of
 from gramian.train.runtime.threads import bound_spinning
 
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     if arguments is None:  # this is the program, and PyTorch is not loaded yet
         bound_spinning(os.environ)
+        secure_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         commands, codes = (

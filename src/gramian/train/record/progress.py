@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from types import TracebackType
 
@@ -23,6 +22,17 @@ SHOWN = {
 log = logging.getLogger("gramian")
 
 
+class MessageConsole(Console):
+    """Print to standard error, and go on in silence when its reader has gone."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(stderr=True, quiet=quiet)
+
+    def on_broken_pipe(self) -> None:
+        """Rich's own ends the program."""
+        self.quiet = True
+
+
 class ProgressView:
     """Progress of one run, on standard error.
 
@@ -36,7 +46,7 @@ class ProgressView:
         self.epochs = epochs
         self.steps_per_epoch = steps_per_epoch
         self.quiet = quiet
-        self.console = Console(file=sys.stderr)
+        self.console = MessageConsole()
         self.bar: Progress | None = None
         self.started = time.perf_counter()
         self.first_step: int | None = None
