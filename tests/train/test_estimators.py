@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gramian import SKR, Bandwidth, ConvDKMConfig
@@ -22,7 +23,8 @@ from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
 from gramian.train import defaults, natural
 from gramian.train.data import Dataset, hold_out
-from gramian.train.estimators import DKMClassifier, DKMRegressor
+from gramian.train.estimators import DKMClassifier, DKMRegressor, epochs
+from gramian.train.estimators.epochs import weights_of_classes
 from gramian.train.estimators.image_estimators import ConvDKMClassifier
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
@@ -701,3 +703,118 @@ def test_sizes_suit_the_rows_unless_they_are_given(given, layers, nu):
     assert model.predictor_.config.num_layers == layers
     assert model.predictor_.config.nu == pytest.approx(nu, abs=0.01)
     assert model.predictor_.config.num_inducing == 5
+
+
+# ---- weights mean the same everywhere ----
+
+
+def with_junk(x, y, weights=None):
+    """The same rows among others of weight 0, with values that would be seen anywhere."""
+    junk_x = np.full_like(x[:7], 250 if x.dtype == np.uint8 else 1e6)
+    junk_y = np.repeat(y[:1] if y.dtype.kind in "OU" else np.full_like(y[:1], 77), 7, axis=0)
+    weights = np.ones(len(x)) if weights is None else weights
+    order = np.random.default_rng(3).permutation(len(x) + 7)
+    there = np.sort(order[: len(x)])
+    all_x, all_y, all_w = (
+        np.empty((len(order), *part.shape[1:]), part.dtype) for part in (x, y, weights)
+    )
+    junk = np.sort(order[len(x) :])
+    all_x[there], all_y[there], all_w[there] = x, y, weights
+    all_x[junk], all_y[junk], all_w[junk] = junk_x, junk_y, 0
+    return all_x, all_y, all_w
+
+
+@pytest.mark.parametrize("way", ["fit", "partial_fit"])
+@pytest.mark.parametrize("kind", ["classes", "real", "images"])
+def test_a_row_of_weight_0_is_not_there(moons, sine, images, kind, way):
+    """Nothing that a row of weight 0 holds is looked at: not even its class."""
+    model, (x, y) = {
+        "classes": (DKMClassifier(**FAST), moons),
+        "real": (DKMRegressor(**FAST), (sine[0][:60], sine[1][:60])),
+        "images": (ConvDKMClassifier(**FAST_CONV), (images[0] / 200, images[1])),
+    }[kind]
+    all_x, all_y, weights = with_junk(x, y)
+    calls = [(x, y, np.ones(len(x))), (all_x, all_y, weights)]
+    first = {"classes": np.unique(y)} if way == "partial_fit" and kind != "real" else {}
+    plain, among = (getattr(clone(model), way)(a, b, sample_weight=w, **first) for a, b, w in calls)
+    assert plain.predictor_.scaler == among.predictor_.scaler
+    ask = "predict" if kind == "real" else "predict_proba"
+    np.testing.assert_array_equal(getattr(plain, ask)(x), getattr(among, ask)(x))
+    history = [
+        [{**row, "seconds": 0, "memory_mb": 0} for row in m.history_] for m in (plain, among)
+    ]
+    assert history[0] == history[1]
+    with pytest.raises(ValueError, match=r"all weights are 0|non-zero"):
+        clone(model).fit(x, y, sample_weight=np.zeros(len(x)))
+
+
+def test_balanced_classes_count_rows_by_their_weights(moons):
+    y = moons[1]
+    weights = np.where(y == 1, 3.0, 1.0)
+    twice = np.repeat(np.arange(80), weights.astype(int))
+    of_rows = weights_of_classes("balanced", y, weights)
+    expected = compute_sample_weight("balanced", y[twice])
+    np.testing.assert_allclose(of_rows[twice], expected)
+
+
+def test_a_portion_may_lack_a_class_that_a_weight_is_for(moons):
+    x, y = moons
+    model = DKMClassifier(**FAST, class_weight={1: 5.0})
+    model.partial_fit(x[y == 0][:20], y[y == 0][:20], classes=[0, 1])
+    model.partial_fit(x[y == 0][20:], y[y == 0][20:]).partial_fit(x, y)
+    assert model._stream.weight_seen == 40 + 40 + 5 * 40
+    with pytest.raises(ValueError, match="not in class_weight"):
+        DKMClassifier(**FAST, class_weight={7: 5.0}).partial_fit(x, y, classes=[0, 1])
+
+
+def test_portions_after_a_fit_count_as_their_share(sine):
+    """Three rows that were there already change little, however they come."""
+    x, y = sine
+    model = DKMRegressor(num_inducing=20, max_epochs=40, random_state=0).fit(x, y)
+    before = model.predict(x)
+    copy = pickle.loads(pickle.dumps(model)).partial_fit(x[:3], y[:3])
+    assert np.abs(copy.predict(x) - before).mean() < 0.2
+    assert (copy._stream.num_seen, copy._stream.weight_seen) == (203, 203)
+
+
+def test_files_know_how_much_was_seen(sine, tmp_path):
+    x, y = sine
+    model = DKMRegressor(**FAST).fit(x[:100], y[:100])
+    model.partial_fit(x[100:], y[100:], sample_weight=np.full(100, 2.0))
+    model.save_pretrained(tmp_path)
+    loaded = DKMRegressor.from_pretrained(tmp_path)
+    assert loaded._stream == replace(model._stream, step=0, optimiser=None)
+    assert model._stream.weight_seen == 300
+
+
+def test_the_learning_rate_of_portions_may_change(sine):
+    x, y = sine
+    model = DKMRegressor(**FAST, lr=0.1).partial_fit(x, y)
+    kernel = [value.clone() for value in model.model_.inputs.parameters()]
+    model.set_params(lr=1e-12).partial_fit(x, y)
+    for before, after in zip(kernel, model.model_.inputs.parameters(), strict=True):
+        torch.testing.assert_close(before, after, rtol=0, atol=1e-9)
+
+
+def test_a_warm_start_keeps_what_was_held_out(moons, monkeypatch):
+    x, y = moons
+    held = []
+
+    def noted(*arguments):
+        train, validation = hold_out(*arguments)
+        held.append(validation.x)
+        return train, validation
+
+    monkeypatch.setattr(epochs, "hold_out", noted)
+    settings = {**FAST, "random_state": None, "max_epochs": 1}
+    model = DKMClassifier(**settings, early_stopping=True, warm_start=True)
+    model.fit(x, y).fit(x, y)
+    assert torch.equal(*held)
+
+
+def test_the_first_portion_says_what_shape_predictions_have(sine):
+    x, y = sine
+    model = DKMRegressor(**FAST).partial_fit(x, y).partial_fit(x, y[:, None])
+    assert model.predict(x).shape == (200,)
+    model = DKMRegressor(**FAST).partial_fit(x, y[:, None]).partial_fit(x, y)
+    assert model.predict(x).shape == (200, 1)

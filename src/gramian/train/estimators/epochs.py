@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
-from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import _safe_indexing
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, column_or_1d
 from torch import Tensor
 
 from gramian.nn.contract import training
@@ -19,6 +20,7 @@ from gramian.nn.likelihoods import received
 from gramian.train.config import Kind, TrainConfig
 from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
 from gramian.train.estimators.base import (
+    Array,
     Estimator,
     check_choice,
     check_count,
@@ -27,7 +29,7 @@ from gramian.train.estimators.base import (
 from gramian.train.fit import train_
 from gramian.train.natural import natural_step_
 from gramian.train.objective import objective
-from gramian.train.optimise import build_optimiser
+from gramian.train.optimise import build_optimiser, set_learning_rate_
 from gramian.train.predict.logit_scaling import ScalingKind
 from gramian.train.predict.predictor import Predictor
 from gramian.train.record.run_folder import Row
@@ -62,12 +64,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Where a stream of portions stands: steps taken, data points seen (and what they weigh), the
-    optimiser's state."""
+    """Where a stream of portions stands: steps taken, data points seen (and what they weigh), those
+    of a ``fit`` before it included, and the optimiser's state."""
 
     step: int = 0
     num_seen: int = 0
     weight_seen: float = 0.0
+    weight_fitted: float = 0.0
     optimiser: dict[str, Any] | None = None
 
 
@@ -130,19 +133,15 @@ class EpochEstimator(Estimator):
     def fit(self: Me, X: Any, y: Any, sample_weight: Any = None) -> Me:
         """Train; with ``warm_start`` from the present weights.
 
-        A row of weight 2 counts as two rows in the objective, one of weight 0 as none.
+        A row of weight 2 counts as two rows; one of weight 0 is not there.
         """
         going_on = bool(self.warm_start) and hasattr(self, "predictor_")
         if not going_on:
             self.__dict__.pop("predictor_", None)
-        x = self._inputs(X, y, reset=not going_on)
-        weights = self._weights(x, y, sample_weight)
-        targets, names = self._encode(y, reset=not going_on)
-        data = Dataset(x, targets, names, weights)
-        if weights is not None:
-            data = data.subset(weights.nonzero()[:, 0])
+        data = self._dataset(X, y, sample_weight, reset=not going_on)
         self._check_parameters()
-        seed = draw_seed(self.random_state)
+        # the same seed splits the same rows in the same way: what was held out stays so
+        seed = self.predictor_.seed if going_on else draw_seed(self.random_state)
         train, validation = data, None
         if self._holds_out():
             draw = generator(seed, "validation split")
@@ -154,7 +153,7 @@ class EpochEstimator(Estimator):
         self.predictor_, rows = train_(
             predictor, train, validation, config, verbose=bool(self.verbose)
         )
-        self._stream = Stream()
+        self._stream = Stream(0, len(train), *2 * (float(train.total_weight),))
         self.history_ = [*self.history_, *rows] if going_on else rows
         self.n_iter_ = len(self.history_)
         return self
@@ -192,7 +191,9 @@ class EpochEstimator(Estimator):
 
         The first call chooses the inducing points and fits the scaling; a classifier's needs
         ``classes``, all that will ever come. The optimiser's memory is kept from call to call,
-        until the next ``fit``. What ``fit`` has calibrated is not calibrated any more.
+        until the next ``fit``. After a ``fit``, whose data count as seen, the learning rate is
+        ``lr`` times the share of the portions in all data so far. What ``fit`` has calibrated is
+        not calibrated any more.
         """
         first = not hasattr(self, "predictor_")
         if first and classes is None and hasattr(self, "predict_proba"):
@@ -201,41 +202,40 @@ class EpochEstimator(Estimator):
             raise ValueError(
                 'class_weight="balanced" needs all data at once: give partial_fit a dictionary'
             )
-        x = self._inputs(X, y, reset=first)
-        weights = self._weights(x, y, sample_weight)
-        targets, names = self._encode(y, reset=first, classes=classes)
+        data = self._dataset(X, y, sample_weight, first, classes, is_portion=True)
         self._check_parameters()
-        plan = self._plan(len(x))
+        plan = self._plan(len(data))
         if first:
             seed = draw_seed(self.random_state)
-            data = Dataset(x, targets, names, is_portion=True)
             self.predictor_ = self._started(data, plan, seed)
             self.history_, self.n_iter_, self._stream = [], 0, Stream()
         self.predictor_ = replace(self.predictor_, calibration=None)
         engine = Engine(self.device, precision=plan.precision)
         with engine.arithmetic(), training(self.predictor_.trainable):
-            row = self._pass_over(x, targets, weights, plan)
+            row = self._pass_over(data, plan)
         self.n_iter_ += 1
         self.history_ = [*self.history_, {"epoch": self.n_iter_, **row}]
         return self
 
-    def _pass_over(self, x: Tensor, y: Tensor, weights: Tensor | None, plan: Plan) -> Row:
+    def _pass_over(self, data: Dataset, plan: Plan) -> Row:
         """One pass over raw data; the KL is divided by the number of all points seen so far."""
         predictor, before, augmentation = self.predictor_, self._stream, self._augmentation()
         model, device = predictor.dkm, predictor.device
-        num_seen, step, total = before.num_seen + len(x), before.step, 0.0
-        weight_seen = before.weight_seen + float(len(x) if weights is None else weights.sum())
-        w = None if weights is None else weights * (num_seen / weight_seen)  # 1 on average
+        num_seen, step, total = before.num_seen + len(data), before.step, 0.0
+        weight_seen = before.weight_seen + data.total_weight
+        w = data.weights
+        w = None if w is None else w * (num_seen / weight_seen)  # 1 on average over all seen
         optimiser = build_optimiser(model, self._train_config(plan, predictor, predictor.seed))
         if before.optimiser is not None:
             optimiser.load_state_dict(before.optimiser)
+        set_learning_rate_(optimiser, float(self.lr) * (1 - before.weight_fitted / weight_seen))
         if self.natural:
             model.output.requires_grad_(False)
-        order = torch.randperm(len(x), generator=generator(predictor.seed, "stream order", step))
+        order = torch.randperm(len(data), generator=generator(predictor.seed, "stream order", step))
         for indices in order.split(plan.batch_size):
             draw = generator(predictor.seed, "stream", step)
-            inputs = predictor.scaler(augmentation(x[indices], draw), model.dtype).to(device)
-            targets = received(y[indices], device)
+            inputs = predictor.scaler(augmentation(data.x[indices], draw), model.dtype).to(device)
+            targets = received(data.y[indices], device)
             samples = model.draw_samples(1, draw)
             mine = None if w is None else w[indices].to(model.dtype).to(device)
             if self.natural:
@@ -250,8 +250,10 @@ class EpochEstimator(Estimator):
             optimiser.step()
             total += terms.total.item() * len(indices)
             step += 1
-        self._stream = Stream(step, num_seen, weight_seen, optimiser.state_dict())
-        return {"objective": total / len(x)}
+        self._stream = Stream(
+            step, num_seen, weight_seen, before.weight_fitted, optimiser.state_dict()
+        )
+        return {"objective": total / len(data)}
 
     def _started(self, train: Dataset, plan: Plan, seed: int) -> Predictor:
         """A model with start values."""
@@ -264,21 +266,34 @@ class EpochEstimator(Estimator):
         predictor.model.to(choose_device(self.device))
         return predictor
 
-    def _weights(self, x: Tensor, y: Any, sample_weight: Any) -> Tensor | None:
-        """Weights of the rows, times those of their classes; None if there are neither."""
-        class_weight = getattr(self, "class_weight", None)
-        if sample_weight is None and class_weight is None:
-            return None
-        # scikit-learn looks at the number of rows only
-        rows = x.flatten(1).numpy()
-        weights = _check_sample_weight(
-            sample_weight, rows, dtype=np.float64, ensure_non_negative=True, copy=True
-        )
-        if class_weight is not None:
-            weights *= compute_sample_weight(class_weight, np.asarray(y))
-        if not weights.any():
-            raise ValueError("sample_weight: all weights are 0, there is nothing to learn from")
-        return torch.from_numpy(weights)
+    def _dataset(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        reset: bool,
+        classes: Any = None,
+        is_portion: bool = False,
+    ) -> Dataset:
+        """X and y, checked, with the weights of the rows times those of their classes.
+
+        Rows of weight 0 are left out before anything looks at them.
+        """
+        class_weight, weights = getattr(self, "class_weight", None), None
+        if y is not None and (sample_weight is not None or class_weight is not None):
+            check_consistent_length(X, y)
+            weights = _check_sample_weight(
+                sample_weight, np.asarray(y), dtype=np.float64, ensure_non_negative=True
+            )
+            X, y, weights = without_zeros(X, y, weights)
+            if class_weight is not None:
+                known = classes if reset else self.classes_
+                weights = weights * weights_of_classes(class_weight, y, weights, known)
+                X, y, weights = without_zeros(X, y, weights)
+        x = self._inputs(X, y, reset)
+        targets, names = self._encode(y, reset, classes)
+        found = None if weights is None else torch.from_numpy(weights)
+        return Dataset(x, targets, names, found, is_portion)
 
     def _check_parameters(self) -> None:
         """Refuse what has no meaning, by the name of the parameter."""
@@ -290,6 +305,36 @@ class EpochEstimator(Estimator):
         check_count("n_iter_no_change", self.n_iter_no_change)
         choose_device(self.device)
 
+    def _facts(self) -> dict[str, Any]:
+        stream = self._stream
+        seen = [stream.num_seen, stream.weight_seen, stream.weight_fitted]
+        return {**super()._facts(), "seen": seen}
+
     def _restore(self, facts: dict[str, Any]) -> None:
         super()._restore(facts)
-        self._stream = Stream()
+        self._stream = Stream(0, *facts.get("seen", ()))  # files of old versions do not say
+
+
+def without_zeros(X: Any, y: Any, weights: Array) -> tuple[Any, Any, Array]:
+    """The rows whose weight is not 0."""
+    there = weights.nonzero()[0]
+    if len(there) == 0:
+        raise ValueError("sample_weight: all weights are 0, there is nothing to learn from")
+    if len(there) == len(weights):
+        return X, y, weights
+    return _safe_indexing(X, there), _safe_indexing(y, there), weights[there]
+
+
+def weights_of_classes(class_weight: Any, y: Any, weights: Array, known: Any = None) -> Array:
+    """The weight of each row's class.
+
+    A dictionary may name any ``known`` class. "balanced" counts rows by their weights.
+    """
+    labels = column_or_1d(y)
+    if class_weight == "balanced":
+        _, numbers = np.unique(labels, return_inverse=True)
+        totals = np.bincount(numbers, weights)
+        return np.asarray((totals.mean() / totals)[numbers])
+    found = np.unique(labels if known is None else np.concatenate([labels, known]))
+    of_class = compute_class_weight(class_weight, classes=found, y=labels)
+    return np.asarray(of_class[np.searchsorted(found, labels)])

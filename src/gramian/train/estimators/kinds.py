@@ -84,7 +84,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[mi
         targets = targets[:, None] if flat else targets
         if not reset and targets.shape[1] != self.n_outputs_:
             raise ValueError(f"y has {targets.shape[1]} targets, but had {self.n_outputs_} before")
-        self.n_outputs_, self._flat = targets.shape[1], flat
+        if reset:
+            self.n_outputs_, self._flat = targets.shape[1], flat
         return tensor(targets, torch.float64), ()
 
     def predict(
