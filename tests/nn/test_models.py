@@ -162,6 +162,22 @@ def test_estimated_statistics_make_running_and_batch_evaluation_equal():
     torch.testing.assert_close(running.mean, batch.mean, rtol=1e-9, atol=1e-9)
 
 
+def test_estimated_statistics_weight_data_and_not_batches():
+    """The mean over all rows, however they are split, where no other normalisation is before."""
+    config = replace(DENSE, num_layers=0, norm=NormChoice(), kernel="normalized_gaussian")
+    model = DenseDKM.from_config(config).double()
+    x = torch.randn(257, config.num_features, generator=generator(1), dtype=torch.float64)
+    x[-1] *= 30
+    model.initialise_(x, generator())
+    found = []
+    for parts in ([257], [256, 1], [100, 3, 154]):
+        order = torch.randperm(257, generator=generator(len(parts)))
+        model.estimate_statistics_(x[order].split(parts))
+        found.append(model.norm.running_mean.clone())
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
 # ---- limits with a known answer ----
 
 

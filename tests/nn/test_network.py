@@ -65,17 +65,21 @@ def test_evaluation_does_not_depend_on_the_batch_but_training_does():
     assert predict(x).var.eq(0).all()
 
 
-def test_estimated_statistics_are_averages_over_the_batches():
+def test_estimated_statistics_are_those_of_the_data_however_they_are_split():
     model = network()
     before = [buffer.clone() for buffer in model.running_statistics()]
     model(images())
     moved = model.running_statistics()
     assert any(not torch.equal(a, b) for a, b in zip(before, moved, strict=True))
-    model.estimate_statistics_([images(seed=1), images(seed=2)])
+    x = torch.cat([images(seed=1), 9 * images(2, seed=2) + 5, images(seed=3)])
     norm = model.network.blocks[0].norm1
+    seen = model.network.stem(x)
+    for sizes in ([16], [7, 9], [15, 1]):
+        model.estimate_statistics_(x.split(sizes))
+        torch.testing.assert_close(norm.running_mean, seen.mean((0, 2, 3)))
+        torch.testing.assert_close(norm.running_var, seen.var((0, 2, 3), correction=0))
     assert norm.momentum == 0.1
-    means = [model.network.stem(images(seed=seed)).mean((0, 2, 3)) for seed in (1, 2)]
-    torch.testing.assert_close(norm.running_mean, sum(means) / 2)
+    assert not norm._forward_pre_hooks
 
 
 def test_bad_input():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gramian import SKR, DenseDKMConfig, NormChoice, NotPSDError
+from gramian import SKR, DenseDKMConfig, NetworkConfig, NormChoice, NotPSDError, fit
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.data import Augmentation, Dataset, RowScaler
 from gramian.train.natural import NaturalTrainer
@@ -15,7 +15,7 @@ from gramian.train.record.run_folder import RunFolder
 from gramian.train.run import run_to_end
 from gramian.train.runtime.engine import Engine
 from gramian.train.runtime.signals import Stopped, StopSignals
-from gramian.train.step import Place, batch_indices, check_finite
+from gramian.train.step import Place, batch_indices, check_finite, num_steps
 from gramian.train.task import Task, untrained
 from gramian.train.trainer import TrainingFailed
 from tests.train.tiny import MODEL, assert_same_weights, config, trainer, weights
@@ -77,6 +77,26 @@ def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():
         assert sorted(order.tolist()) == list(range(40))
         orders.append(order.tolist())
     assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(("num_data", "sizes"), [(33, [16, 17]), (34, [16, 16, 2]), (5, [5])])
+def test_no_data_point_is_a_batch_of_its_own(num_data, sizes):
+    batch = min(16, num_data)
+    steps = range(num_steps(num_data, batch))
+    found = [batch_indices(num_data, batch, Place(0, step)) for step in steps]
+    assert [len(indices) for indices in found] == sizes
+    assert sorted(torch.cat(found).tolist()) == list(range(num_data))
+    assert num_steps(num_data, 1) == num_data
+
+
+def test_a_network_whose_maps_are_one_pixel_trains_on_any_number_of_images():
+    """Which has no variance in a batch of one: steps, their parts, and the final statistics."""
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (257, 1, 4, 4), generator=draw, dtype=torch.uint8)
+    settings = NetworkConfig(widths=(4,), strides=(2,), stem_stride=2, blocks_per_stage=1)
+    for parts in (1, 100):
+        found = fit(settings, images, torch.arange(257) % 2, max_epochs=1, accumulate=parts)
+        assert found.probabilities(images[:1]).isfinite().all()
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted):

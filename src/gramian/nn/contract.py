@@ -98,7 +98,7 @@ class Trainable(nn.Module, ABC):
 
     @abstractmethod
     def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:
-        """Set the running statistics of the normalisations to averages over ``batches``."""
+        """Set the running statistics of the normalisations to those of the data of ``batches``."""
 
     @abstractmethod
     def running_statistics(self) -> list[Tensor]:

@@ -264,8 +264,9 @@ class DKM(Trainable):
 
     @torch.no_grad()
     def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:
-        """Set the running means to averages over ``batches``, without SKR's sampling.
+        """Set the running means to averages over the data of ``batches``, without SKR's sampling.
 
+        A normalisation meets what those before it have normalised by the means of a batch.
         The running average from training lags behind the parameters and has seen noisy Gram
         matrices; a pass over training data after training removes both errors.
         """
@@ -273,8 +274,10 @@ class DKM(Trainable):
             for _, norm in self._named_norms():
                 norm.train()  # a normalisation in training mode takes the means of its batch
             chain = self.inducing_chain({})
-            for count, x in enumerate(batches, start=1):
-                self.update_statistics_(self.propagate(x, chain)[1], momentum=1 / count)
+            count = 0
+            for x in batches:
+                count += len(x)
+                self.update_statistics_(self.propagate(x, chain)[1], momentum=len(x) / count)
 
     def _whiten(self, x: Tensor) -> Tensor:
         return x if self.whitening is None else self.whitening(x)

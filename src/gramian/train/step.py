@@ -58,11 +58,21 @@ class StepResult:
         return dict(zip(values, stacked.tolist(), strict=True))
 
 
+def num_steps(num_data: int, batch_size: int) -> int:
+    """Steps of an epoch. One data point that is left over, which has no variance, makes no step."""
+    whole, rest = divmod(num_data, batch_size)
+    return whole + (rest > 1)
+
+
 def batch_indices(num_data: int, batch_size: int, place: Place) -> Tensor:
-    """The data points of a step: epoch by epoch, each in an order of its own."""
-    epoch, number = divmod(place.step, -(-num_data // batch_size))
+    """The data points of a step: epoch by epoch, each in an order of its own.
+
+    The last step has those that are left, and one more than others if that would be alone.
+    """
+    steps = num_steps(num_data, batch_size)
+    epoch, number = divmod(place.step, steps)
     order = torch.randperm(num_data, generator=generator(place.seed, "shuffle", epoch))
-    return order[number * batch_size : (number + 1) * batch_size]
+    return order[number * batch_size : None if number + 1 == steps else (number + 1) * batch_size]
 
 
 def step_objective(

@@ -56,6 +56,7 @@ from gramian.train.step import (
     batch_indices,
     check_finite,
     epoch_row,
+    num_steps,
     step_objective,
 )
 from gramian.train.task import Task
@@ -111,7 +112,7 @@ class Trainer:
         self.batch_size = min(config.batch_size, len(task.train))
         self.share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
         set_recomputed_(self.model, self.share, config, engine.device)
-        self.steps_per_epoch = math.ceil(len(task.train) / self.batch_size)
+        self.steps_per_epoch = num_steps(len(task.train), self.batch_size)
         self.total_steps = self.steps_per_epoch * config.max_epochs
         self.quiet = quiet
         silent = quiet or not engine.is_first
@@ -231,7 +232,7 @@ class Trainer:
         """The objective at the present step, and its gradients; an error in one is one in all."""
         place = Place(self.config.seed, self.step, self.attempt)
         indices = batch_indices(len(self.task.train), self.batch_size, place)
-        parts = min(self.config.accumulate, len(indices))
+        parts = min(self.config.accumulate, max(1, len(indices) // 2))
         here = (self.forward, self.model, self.task, indices, place, self.engine)
         results = []
         for part in range(parts):
@@ -311,7 +312,7 @@ class Trainer:
                 self.task.inputs(self.task.train.x[part], draw, self.engine.dtype).to(
                     self.engine.device
                 )
-                for part in some.split(256)
+                for part in some.tensor_split(math.ceil(len(some) / 256))
             )
         held_out = self.task.validation
         if self.config.calibrate != "none" and held_out is not None:
@@ -354,7 +355,11 @@ class Trainer:
             self.last_saved = copy.deepcopy(self.state())
         seconds = choose_threads(self, None if saved is None else saved.get("threads"))
         if not self.quiet:
-            self._say(expectation(self.task, self.config, self.model, self.share, seconds))
+            self._say(
+                expectation(
+                    self.task, self.config, self.model, self.share, self.total_steps, seconds
+                )
+            )
 
     def check(self, saved: State) -> None:
         """Refuse a checkpoint that these settings and data cannot go on from."""

@@ -118,20 +118,36 @@ class Network(Trainable):
 
     @torch.no_grad()
     def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:
-        """Set the running means and variances to averages over ``batches``."""
-        was_training = self.training
-        momenta = [norm.momentum for norm in self._norms()]
-        for norm in self._norms():
+        """Set the running means and variances to those of the data of ``batches`` together.
+
+        A normalisation meets what those before it have normalised by the means of a batch.
+        """
+        was_training, norms, count = self.training, self._norms(), 0
+        momenta = [norm.momentum for norm in norms]
+
+        def add(norm: nn.BatchNorm2d, args: tuple[Tensor]) -> None:
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            share = len(args[0]) / count
+            var, mean = torch.var_mean(args[0], (0, 2, 3), correction=0)
+            step = mean - norm.running_mean
+            norm.running_var.lerp_(var, share).add_(share * (1 - share) * step.square())
+            norm.running_mean.add_(share * step)
+
+        hooks = [norm.register_forward_pre_hook(add) for norm in norms]
+        for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # a plain average
+            norm.momentum = 0.0  # a forward pass moves nothing
         self.train()
         try:
             for x in batches:
+                count += len(x)
                 self.network(x.contiguous(memory_format=torch.channels_last))
         finally:
             self.train(was_training)
-            for norm, momentum in zip(self._norms(), momenta, strict=True):
+            for norm, momentum, hook in zip(norms, momenta, hooks, strict=True):
                 norm.momentum = momentum
+                hook.remove()
 
     def running_statistics(self) -> list[Tensor]:
         """Running means, variances and counts."""

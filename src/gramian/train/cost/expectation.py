@@ -12,12 +12,10 @@ from gramian.train.task import Task
 
 
 def expectation(
-    task: Task, config: TrainConfig, model: Trainable, share: int, step_seconds: float
+    task: Task, config: TrainConfig, model: Trainable, share: int, steps: int, step_seconds: float
 ) -> str:
     """One line: size, memory and time expected; ``share``: of a batch, that is computed at once."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    batch = min(config.batch_size, len(task.train))
-    steps = math.ceil(len(task.train) / batch) * config.max_epochs
     return (
         f"{config.data}: {len(task.train):,} training points, {parameters:,} parameters, "
         f"{_memory(model, share)}"
