@@ -444,7 +444,7 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
         ("kind: [conv]", "kind"),
         ("data: 3", "data"),
         ("preset: [digits]", "preset"),
-        ("lr: 0.1\nlr_factors:\n", "must hold them, or be left out"),
+        ("lr: 0.1\nlr_factors:\n", "--lr_factors must hold settings by name, got None"),
         ("a: &a [x, *a]", "stands for 1e+18 values"),
         (BOMB, "stands for 4.9e+08 values"),
     ],
@@ -472,11 +472,17 @@ def test_named_modules_are_imported_and_others_are_not(tmp_path, monkeypatch):
     kernel = "from gramian import Kernel\nclass Own(Kernel):\n    def pairs(self, c, x, y):\n"
     for name in ("own_one", "own_two", "own_three"):
         (tmp_path / f"{name}.py").write_text(kernel + "        return c.square()\n")
-    (tmp_path / "own.yaml").write_text("{model: {kernel: own_two.Own}, import: [own_three]}")
+    (tmp_path / "own.yaml").write_text("{model: {kernel: own_two.Own}}")
     assert parse_train(["--model.kernel", "own_one.Own"])[0].model.kernel == "own_one.Own"
+    with pytest.raises(ConfigError, match=r"own_two, which is not imported: .* --import own_two"):
+        parse_train(["--config", "own.yaml"])
     assert "own_two" not in sys.modules
-    assert parse_train(["--config", "own.yaml"])[0].model.kernel == "own_two.Own"
-    assert "own_three" in sys.modules
+    again = parse_train(["--config", "own.yaml", "--import", "own_two"])[0]
+    assert again.model.kernel == "own_two.Own"
+    (tmp_path / "own.yaml").write_text("import: [own_three]")
+    with pytest.raises(UsageError, match=r"imports no modules, got \['own_three'\]"):
+        parse_train(["--config", "own.yaml"])
+    assert "own_three" not in sys.modules
     monkeypatch.setenv("GRAMIAN_TRAIN__MODEL__KERNEL", "own_one.Missing")
     with pytest.raises(ValueError, match=r"own_one\.Missing is no kernel"):
         parse_train([])

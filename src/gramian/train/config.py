@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
 
 import torch
 
@@ -19,6 +20,7 @@ from gramian.nn.parameters import start_in_
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
+Settings = TypeVar("Settings")
 Kind = Literal["conv", "dense", "network"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 ModelConfig = ConvDKMConfig | DenseDKMConfig | NetworkConfig
@@ -258,16 +260,52 @@ def model_config_to_dict(config: ModelConfig) -> dict[str, Any]:
 def model_config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """The inverse of ``model_config_to_dict``; every value is checked against its type."""
     rest = dict(values)
-    kind = rest.pop("kind", None)
-    config: ModelConfig = _instantiate(f"a {kind} model", {"model": rest}, kind).model
-    return config
+    kind = _known_kind(rest.pop("kind", None))
+    return settings_from_dict(MODEL_CONFIGS[kind], rest, f"a {kind} model")
 
 
 def config_from_dict(values: Mapping[str, Any]) -> TrainConfig:
     """The inverse of ``TrainConfig.to_dict``; what is not given has its default."""
-    kind = values.get("kind", "conv")
-    built = _instantiate("a training run", dict(values), kind, add_train_arguments)
+    kind = _known_kind(values.get("kind", "conv"))
+    check_settings(values, kind)
+    built = _instantiate("a training run", values, MODEL_CONFIGS[kind], True)
     return TrainConfig(**vars(built))
+
+
+def settings_from_dict(kind: type[Settings], values: Mapping[str, Any], what: str) -> Settings:
+    """Settings of a dataclass from plain values, each checked against its type."""
+    check_fields(values, get_type_hints(kind))
+    built: Settings = _instantiate(what, {"model": values}, kind, False).model
+    return built
+
+
+def check_settings(
+    values: Mapping[str, Any], kind: str, others: Collection[str] = (), path: str = ""
+) -> None:
+    """Refuse values of a file that are no settings of a training run, nor one of ``others``."""
+    types = dict.fromkeys(others, object) | get_type_hints(TrainConfig)
+    check_fields(values, types | {"model": MODEL_CONFIGS[kind]}, path)
+
+
+def check_fields(values: Mapping[str, Any], types: Mapping[str, Any], path: str = "") -> None:
+    """Refuse names that are no fields, null without a meaning, and groups that are no mappings.
+
+    jsonargparse takes a string for the name of a file, and imports what a ``class_path`` names.
+    """
+    for name, value in values.items():
+        group, _, inner = str(name).partition(".")
+        if group not in types:
+            raise ConfigError(f"there is no setting {path}{name}")
+        if inner:  # jsonargparse takes names with dots, too
+            check_fields({group: {inner: value}}, types, path)
+            continue
+        kind = types[group]
+        if is_dataclass(kind):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{path}{name} must hold settings by name, got {value!r}")
+            check_fields(value, get_type_hints(kind), f"{path}{name}.")
+        elif value is None and kind is not object and type(None) not in get_args(kind):
+            raise ConfigError(f"{path}{name} must not be null")
 
 
 def add_train_arguments(parser: ArgumentParser) -> None:
@@ -275,23 +313,30 @@ def add_train_arguments(parser: ArgumentParser) -> None:
     parser.add_class_arguments(TrainConfig, None, as_group=False, skip={"model"})
 
 
-def _instantiate(
-    what: str,
-    values: dict[str, Any],
-    kind: str | None,
-    add_more: Callable[[ArgumentParser], None] = lambda parser: None,
-) -> Any:
-    from jsonargparse import ArgumentParser
-
-    if kind not in MODEL_CONFIGS:
+def _known_kind(kind: Any) -> str:
+    if kind not in list(MODEL_CONFIGS):
         raise ConfigError(f"unknown kind of model {kind!r}; known are {sorted(MODEL_CONFIGS)}")
-    parser = ArgumentParser(exit_on_error=False)
-    add_more(parser)
-    parser.add_class_arguments(MODEL_CONFIGS[kind], "model")
+    return str(kind)
+
+
+def _instantiate(what: str, values: Mapping[str, Any], kind: type, whole: bool) -> Any:
+    parser = _parser(kind, whole)
     try:
-        return parser.instantiate(parser.parse_object(values))
+        return parser.instantiate(parser.parse_object(dict(values)))
     except Exception as error:
         raise ConfigError(f"not a configuration of {what}: {error}") from error
+
+
+@cache
+def _parser(kind: type, whole: bool) -> ArgumentParser:
+    """A parser for a model's settings, with those of a training run if ``whole``."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    if whole:
+        add_train_arguments(parser)
+    parser.add_class_arguments(kind, "model")
+    return parser
 
 
 def _plain(value: Any) -> Any:

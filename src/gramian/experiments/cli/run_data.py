@@ -74,7 +74,7 @@ def check_shape(name: str, data: Dataset, shape: tuple[int, ...]) -> None:
 def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Dataset]:
     """The name of the data and the points of a split (``--split``), split as the run did."""
     from gramian.train.config import config_from_dict
-    from gramian.train.data import load
+    from gramian.train.data import check_named, load
     from gramian.train.task import load_task
 
     split = split or options.split
@@ -86,6 +86,7 @@ def chosen_data(options: Namespace, split: str | None = None) -> tuple[str, Data
     if not path.exists():
         raise UsageError(f"{options.model} is no run folder, so say which data: --data NAME")
     config = config_from_dict(read_config(path))
+    check_named(config.data, options["import"])
     if options.data_dir is not None:
         config = replace(config, data_dir=options.data_dir)
     task = load_task(config)

@@ -65,7 +65,8 @@ class Asked:
 
 def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | None]:
     """The settings of a run, all options, and the data if they had to be looked at."""
-    from gramian.train.config import ConfigError, TrainConfig
+    from gramian.train.config import ConfigError, TrainConfig, check_settings
+    from gramian.train.data import check_named
 
     asked = peek(words)
     if asked.kind is not None:
@@ -74,18 +75,17 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
     splits = None
     if asked.preset is None and asked.data is not None:
         splits, start = suitable(asked)
-    parser = train_parser(asked.kind or start.get("kind", "conv"))
+    kind = asked.kind or start.get("kind", "conv")
+    parser = train_parser(kind)
+    check_settings(asked.values, kind, {action.dest for action in parser._actions}, "--")
     for values in (start, asked.values):
         given = parser.parse_object(values, env=False, defaults=False)
-        try:
-            parser.set_defaults(dict(given.items()))
-        except AttributeError as error:  # of a group that is not one
-            raise UsageError(
-                "--config: a name that stands for several options must hold them, or be left out"
-            ) from error
+        parser.set_defaults(dict(given.items()))
     options = parser.parse_args(asked.words)
     refuse_nulls(parser, options)
-    import_modules([*options["import"], *named_modules(options)])
+    import_modules([*options["import"], *named_modules(options, asked.values)])
+    if splits is None and options.data == asked.values.get("data"):
+        check_named(options.data, options["import"])
     try:
         forget_bandwidths(options, start.get("model", {}))
         built = vars(parser.instantiate(options))
@@ -132,11 +132,15 @@ def check_kind(kind: str) -> None:
 
 def suitable(asked: Asked) -> tuple[Splits, Values]:
     """The data, and settings that suit them, which are logged."""
-    from gramian.train.data import load
+    from gramian.train.data import check_named, load
     from gramian.train.defaults import in_words, settings_for
 
     assert asked.data is not None
-    import_modules([*asked.modules, *_modules_of([asked.data])])
+    if asked.data == asked.values.get("data"):
+        import_modules(asked.modules)
+        check_named(asked.data, asked.modules)
+    else:
+        import_modules([*asked.modules, *_modules_of([asked.data])])
     splits = load(asked.data, asked.data_dir)
     settings = settings_for(splits.train, asked.kind)
     if settings:
@@ -204,7 +208,7 @@ def help_text(kind: str) -> str:
 def as_file(options: Namespace) -> str:
     """All options as a file for ``--config``."""
     kept = options.clone()
-    for key in ("config", "print_config"):
+    for key in ("config", "print_config", "import"):
         kept.pop(key)
     return train_parser(options.kind).dump(kept, format="yaml", skip_unset=False)
 
@@ -287,6 +291,10 @@ def read_config(path: str | Path) -> Values:
     for key in ("preset", "data", "kind"):
         if not isinstance(values.get(key, ""), str):
             raise UsageError(f"{path}: {key} must be a text, got {values[key]}")
+    if values.get("import"):
+        raise UsageError(
+            f"{path}: a file imports no modules, got {values['import']}: name them by --import"
+        )
     if "model" in values:
         model = values["model"]
         if not isinstance(model, dict):
@@ -295,19 +303,25 @@ def read_config(path: str | Path) -> Values:
     return values
 
 
-def named_modules(options: Namespace) -> list[str]:
-    """The modules of things that the options name by a path, such as ``mymodule.MyKernel``."""
-    names = [options.get(f"model.{key}") for key in ("kernel", "likelihood", "layer")]
-    return _modules_of([*names, options.data])
+def named_modules(options: Namespace, from_files: Values) -> list[str]:
+    """The modules of things that the user names by a path, such as ``mymodule.MyKernel``.
+
+    What a file names is not imported.
+    """
+    model = from_files.get("model", {})
+    names = {options.data} - {from_files.get("data")}
+    for key in ("kernel", "likelihood", "layer"):
+        names |= {options.get(f"model.{key}")} - {model.get(key)}
+    return _modules_of(sorted(name for name in names if name))
 
 
-def _modules_of(names: Sequence[object]) -> list[str]:
+def _modules_of(names: Sequence[str]) -> list[str]:
     """Of names that are import paths, and not files."""
     dotted = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
     return [
         name.rpartition(".")[0]
         for name in names
-        if isinstance(name, str) and dotted.fullmatch(name)
+        if dotted.fullmatch(name)
         if not name.endswith(".npz") and not Path(name).exists()
     ]
 

@@ -6,7 +6,7 @@ from gramian.train.data.dataset import Dataset, Splits, hold_out
 from gramian.train.data.downloads.fetch import fetch, verify
 from gramian.train.data.embedded import digits, sine
 from gramian.train.data.images import read_images
-from gramian.train.data.load import DatasetInfo, available, load
+from gramian.train.data.load import DatasetInfo, available, check_named, load
 from gramian.train.data.own_npz import read_inputs
 from gramian.train.data.scaling import (
     CIFAR_NORMALISER,
@@ -29,6 +29,7 @@ __all__ = [
     "Scaler",
     "Splits",
     "available",
+    "check_named",
     "digits",
     "fetch",
     "hold_out",

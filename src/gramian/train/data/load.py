@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,22 @@ def load(name_or_path: str | Path, data_dir: str | Path | None = None) -> Splits
     if name in REGISTRY:
         return _fetched(name, data_dir)
     return _own(Path(name_or_path).expanduser(), name)
+
+
+def check_named(name: str, modules: Collection[str]) -> None:
+    """Refuse data that a file names by a function, unless the function is of ``modules``.
+
+    A function that a module has only imported from elsewhere is not its own.
+    """
+    path, (module, _, last) = Path(name).expanduser(), name.rpartition(".")
+    if name in EMBEDDED or name in REGISTRY or path.exists() or module not in sys.modules:
+        return
+    home = getattr(getattr(sys.modules[module], last, None), "__module__", None)
+    if not any(f"{home}.".startswith(f"{each}.") for each in modules):
+        raise DataMissingError(
+            f"a file names the function {name} as its data, which is called only if you name its "
+            f"module: --import {module if home is None else home}"
+        )
 
 
 def _fetched(name: str, data_dir: str | Path | None) -> Splits:

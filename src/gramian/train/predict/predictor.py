@@ -18,7 +18,6 @@ from torch.nn.functional import normalize
 
 from gramian._version import __version__
 from gramian.gram.blocks import Marginals
-from gramian.gram.conditional import VarianceCheck
 from gramian.gram.errors import NumericalError
 from gramian.nn.contract import Trainable
 from gramian.nn.explain import TOP, LayerFeatures, contributions, input_shares, pixel_shares
@@ -27,12 +26,12 @@ from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, Ful
 from gramian.nn.joint import Joint, joint
 from gramian.nn.likelihoods import Likelihood, draw_noise, received
 from gramian.nn.model import DKM
-from gramian.nn.steps.kernels import Bandwidth, Jitter
 from gramian.train.config import (
     ModelConfig,
     build_model,
     model_config_from_dict,
     model_config_to_dict,
+    settings_from_dict,
 )
 from gramian.train.data import Normaliser, Scaler, scaler_from_dict
 from gramian.train.data.own_npz import as_points
@@ -391,8 +390,11 @@ class Predictor:
             raise ValueError(f"seed must be an integer, got {seed!r}")
         model: Trainable | FullRankModel
         config: ModelConfig | FullRankConfig
+        if not isinstance(description["model"], dict):
+            raise ValueError(f"model must hold settings by name, got {description['model']!r}")
         if description["model"].get("kind") == FULL_RANK:
-            config = _full_rank_config(description["model"])
+            rest = {name: value for name, value in description["model"].items() if name != "kind"}
+            config = settings_from_dict(FullRankConfig, rest, "a model without inducing points")
             model = build_full_rank(weights["train_inputs"], weights["train_targets"], config)
         else:
             config = model_config_from_dict(description["model"])
@@ -429,12 +431,3 @@ def described(likelihood: Likelihood, q: Marginals, samples: Tensor) -> dict[str
 def build_full_rank(x: Tensor, y: Tensor, config: FullRankConfig) -> FullRankModel:
     """The model for rows, or for images."""
     return (FullRankDKM if x.ndim == 2 else FullRankConvDKM)(x, y, config)
-
-
-def _full_rank_config(values: Mapping[str, Any]) -> FullRankConfig:
-    """The inverse of ``asdict``."""
-    rest = {name: value for name, value in values.items() if name != "kind"}
-    rest["kernel_jitter"] = Jitter(**rest["kernel_jitter"])
-    rest["bandwidth"] = Bandwidth(**rest.get("bandwidth", {}))
-    rest["variance_check"] = VarianceCheck(**rest["variance_check"])
-    return FullRankConfig(**rest | {"strides": tuple(rest["strides"])})

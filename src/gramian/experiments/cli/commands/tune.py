@@ -49,7 +49,7 @@ def run(words: Sequence[str]) -> None:
     config = bounded(config, num_data)
     space = search_space(config, options.search, num_data)
     folder = Path(options.output or f"tune/{Path(config.data).stem}-{config.kind}")
-    modules = [*settings["import"], *named_modules(settings)]
+    modules = [*settings["import"], *named_modules(settings, {})]
     tuning = Tuning(folder, config, space, modules)
     if settings.dry_run or not settings.quiet:
         sys.stderr.write("".join(f"  {each}\n" for each in space))
