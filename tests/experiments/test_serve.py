@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import httpx2 as httpx
 import numpy as np
+import psutil
 import pytest
 import torch
 from fastapi.testclient import TestClient
@@ -24,8 +26,10 @@ from gramian.experiments.cli.main import main
 from gramian.experiments.explanations.comparison import Similar, Usual
 from gramian.experiments.serve.answers import Answers
 from gramian.experiments.serve.batches import Batches, TooBusyError
+from gramian.experiments.serve.decoders import Decoders
 from gramian.experiments.serve.guard import Limits
 from gramian.experiments.serve.server import build_app
+from gramian.image_files import ImageFileError
 from gramian.train.data import digits
 
 CONV = ConvDKMConfig(
@@ -372,6 +376,66 @@ def test_an_answer_that_takes_too_long_is_an_answer_too(images):
         assert client.get("/health").status_code == 200
 
 
+# ---- decoders ----
+
+
+def decoding(steps):
+    """Run steps with decoders of which one has decoded an image."""
+
+    async def run():
+        decode = Decoders(most_pixels=100)
+        try:
+            assert (await decode("a", png(np.eye(8)))).shape == (1, 8, 8)
+            await steps(decode)
+            (process,) = decode.idle
+            return process.pid
+        finally:
+            await decode.close()
+
+    assert not psutil.pid_exists(asyncio.run(run()))
+
+
+def test_a_file_that_takes_too_long_is_given_up():
+    async def steps(decode):
+        (late,) = decode.idle
+        late.send_signal(signal.SIGSTOP)
+        decode.seconds = 0.1
+        with pytest.raises(ImageFileError, match="slow takes more than"):
+            await decode("slow", png(np.eye(8)))
+        assert not psutil.pid_exists(late.pid)
+        decode.seconds = 60.0
+        assert (await decode("a", png(np.eye(8)))).shape == (1, 8, 8)
+
+    decoding(steps)
+
+
+def test_a_file_of_a_request_that_has_ended_is_given_up():
+    async def steps(decode):
+        (late,) = decode.idle
+        late.send_signal(signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await decode("a", png(np.eye(8)))
+        assert not psutil.pid_exists(late.pid)
+        assert (await decode("a", png(np.eye(8)))).shape == (1, 8, 8)
+
+    decoding(steps)
+
+
+def test_a_decoder_that_fails_fails_one_file_only():
+    async def steps(decode):
+        (process,) = decode.idle
+        with pytest.raises(ImageFileError, match="has 11×10 pixels, more than 100"):
+            await decode("a", png(np.zeros((10, 11))))
+        assert decode.idle == [process]
+        process.kill()
+        with pytest.raises(ImageFileError, match="the decoder failed"):
+            await decode("a", png(np.eye(8)))
+        assert (await decode("a", png(np.eye(8)))).shape == (1, 8, 8)
+
+    decoding(steps)
+
+
 # ---- batches ----
 
 
@@ -461,8 +525,8 @@ def saved(images, tmp_path_factory):
 class Served:
     """The program in a process of its own."""
 
-    def __init__(self, folder, *words: str) -> None:
-        command = [sys.executable, "-m", "gramian", "serve", str(folder), "--port", "0", "--json"]
+    def __init__(self, folder, *words: str, program=("-m", "gramian")) -> None:
+        command = [sys.executable, *program, "serve", str(folder), "--port", "0", "--json"]
         self.process = subprocess.Popen(
             [*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -490,6 +554,54 @@ def test_the_program_serves_until_it_is_told_to_stop(saved, images, numbers, cod
     found, errors = served.stop(*numbers)
     assert found in (code, 128 + numbers[-1]), errors  # two at once come in any order
     assert "Traceback" not in errors
+
+
+BUSY = """if True:
+    import sys, time
+    from gramian.experiments.cli.main import main
+    from gramian.experiments.serve import server
+    from gramian.experiments.serve.answers import Answers
+    server.GRACE, server.END = 0.5, 1.0
+    Answers.__call__ = lambda *_: time.sleep(60)
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_program_ends_soon_whatever_is_under_way(saved, images):
+    served = Served(saved, program=("-c", BUSY))
+    address = re.search(r"http://(.*):(\d+)", served.facts["url"]).groups()
+    picture = png(images[1].x[0, 0])
+    part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    body = part + picture + b"\r\n--x--\r\n"
+    head = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\nContent-Type: {}\r\n\r\n"
+    upload = head.format("/predict/files", len(body), "multipart/form-data; boundary=x").encode()
+    slow = head.format("/predict", 1000, "application/json").encode() + b"{"
+    program = psutil.Process(served.process.pid)
+    with ExitStack() as clients:
+
+        def send(content):
+            client = clients.enter_context(socket.create_connection(address, timeout=20))
+            client.sendall(content)
+            return client
+
+        for _ in range(20):
+            send(b"")
+        predicting = send(upload + body)  # decoded, and then a prediction that takes a minute
+        while "gramian_batch_data_sum 1.0" not in httpx.get(served.facts["url"] + "metrics").text:
+            time.sleep(0.05)
+        (decoder,) = program.children()
+        decoder.suspend()
+        waiting = [send(slow), send(upload + body), predicting]
+        time.sleep(0.3)
+        started = time.monotonic()
+        code, errors = served.stop(signal.SIGTERM)
+        assert time.monotonic() - started < 5
+        assert all(client.recv(100).startswith(b"HTTP/1.1 503") for client in waiting)
+    assert code == 143, errors
+    assert "Traceback" not in errors
+    assert "CancelledError" not in errors
+    assert "a prediction under way was given up" in errors
+    assert not decoder.is_running()
 
 
 def test_other_addresses_want_a_token(saved, monkeypatch):

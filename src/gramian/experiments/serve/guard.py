@@ -101,6 +101,9 @@ class Guard:
             if not status:
                 late = refuse(504, f"no answer within {self.limits.seconds:g} s")
                 await late(scope, receive, watched)
+        except asyncio.CancelledError:  # the server ends
+            if not status:
+                await refuse(503, "this server ends")(scope, receive, watched)
         finally:
             self.watch(scope["path"], status, time.perf_counter() - started)
 

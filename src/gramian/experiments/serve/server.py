@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import FrameType
@@ -22,17 +25,20 @@ from torch import Tensor
 from gramian._version import __version__
 from gramian.experiments.serve.answers import Answer, Answers
 from gramian.experiments.serve.batches import Batches, TooBusyError
+from gramian.experiments.serve.decoders import Decoders
 from gramian.experiments.serve.guard import Guard, Limits
 from gramian.experiments.web_page import POLICY, render
 from gramian.gram.errors import NumericalError
-from gramian.image_files import ImageFileError, decode
+from gramian.image_files import ImageFileError
+from gramian.train.data.data_errors import DataError
 from gramian.train.data.other_images import as_images_of
+from gramian.train.runtime.signals import Stopped
 
-DECODERS = 2  # images decoded at a time: each may have millions of pixels
 MOST_SIMILAR = 50
 NumSimilar = Annotated[
     int, Query(ge=0, le=MOST_SIMILAR, description="training data like each, to show")
 ]
+GRACE, END = 4, 8.0  # seconds after a signal: requests under way are refused; the process ends
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -60,7 +66,7 @@ class Metrics:
 
 
 class Server(uvicorn.Server):
-    """Ends at the first signal, within the seconds that its requests may take, and not sooner.
+    """End at the first signal: after the requests under way, or without them after ``END`` seconds.
 
     At a second Ctrl-C uvicorn's own would leave the application behind, with a traceback.
     """
@@ -69,6 +75,15 @@ class Server(uvicorn.Server):
         """The first signal counts."""
         if not self.should_exit:
             super().handle_exit(sig, frame)
+            timer = threading.Timer(END, give_up, [sig])  # a prediction cannot be interrupted
+            timer.daemon = True
+            timer.start()
+
+
+def give_up(sig: int) -> None:
+    """End the process, whatever it does."""
+    sys.stderr.write("gramian: a prediction under way was given up\n")
+    os._exit(Stopped(sig).exit_code)
 
 
 def build_app(
@@ -91,7 +106,7 @@ def build_app(
     metrics = Metrics()
     batches = Batches(answers, limits.data, limits.waiting, metrics.batch.observe)
     metrics.waiting.set_function(lambda: batches.num_waiting)
-    decoders = asyncio.Semaphore(DECODERS)
+    decode = Decoders(limits.pixels)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -99,6 +114,7 @@ def build_app(
         yield
         worker.cancel()
         batches.close()
+        await decode.close()
 
     app = FastAPI(
         title=f"Gramian: {name}",
@@ -177,22 +193,15 @@ def build_app(
             raise HTTPException(413, f"a request may have {limits.data} data points")
         images = []
         for number, file in enumerate(files, start=1):
-            async with decoders:
-                content = await file.read()
-                named = f"file {number} ({str(file.filename)[:80]!r})"
-                images.append(await run_in_threadpool(fitted, named, content, shape, limits))
-        return await answer(torch.stack(images), similar)
+            named = f"file {number} ({str(file.filename)[:80]!r})"
+            try:
+                image = torch.from_numpy(await decode(named, await file.read()))
+                images.append(await run_in_threadpool(as_images_of, image[None], shape))
+            except (ImageFileError, DataError) as error:
+                raise HTTPException(422, str(error)) from error
+        return await answer(torch.cat(images), similar)
 
     return app
-
-
-def fitted(name: str, content: bytes, shape: tuple[int, ...], limits: Limits) -> Tensor:
-    """The image in a file, as the model takes it."""
-    try:
-        image = torch.from_numpy(decode(name, content, limits.pixels))
-        return as_images_of(image[None], shape)[0]
-    except ImageFileError as error:
-        raise HTTPException(422, str(error)) from error
 
 
 def as_points(inputs: list[Any], shape: tuple[int, ...], limits: Limits, are_bytes: bool) -> Tensor:

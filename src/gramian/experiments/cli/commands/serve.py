@@ -42,7 +42,7 @@ def run(words: Sequence[str]) -> None:
         import uvicorn
 
         from gramian.experiments.serve.guard import Limits
-        from gramian.experiments.serve.server import Server, build_app
+        from gramian.experiments.serve.server import GRACE, Server, build_app
         from gramian.train.runtime.signals import Stopped, StopSignals
     except ImportError as error:
         raise MissingExtraError("gramian serve", "serve") from error
@@ -73,7 +73,7 @@ def run(words: Sequence[str]) -> None:
         log.info("Ctrl-C ends it")
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, limit_concurrency=limits.connections,
-            timeout_graceful_shutdown=5, server_header=False,
+            timeout_graceful_shutdown=GRACE, server_header=False,
         )  # fmt: skip
         with StopSignals(insist=False) as signals:  # the server ends its requests, and passes on
             Server(settings).run(sockets=[listening])
