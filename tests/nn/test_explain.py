@@ -123,6 +123,19 @@ def test_features_by_a_plain_formula():
     torch.testing.assert_close(phi @ phi.mT, expected.detach(), rtol=1e-7, atol=1e-7)
 
 
+def test_features_do_not_follow_the_model():
+    model, x = build("conv")
+    features = LayerFeatures(model.train())
+    before = features(x)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    for name, value in features(x).items():
+        assert torch.equal(value, before[name])
+    assert not torch.equal(LayerFeatures(model)(x)["stem"], before["stem"])
+    assert model.training
+
+
 @pytest.fixture(scope="module")
 def digits():
     data = load("digits")

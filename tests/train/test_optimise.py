@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -65,6 +67,16 @@ def test_patience_counts_the_evaluations_after_the_best_one():
     assert (best["epoch"], best["validation_log_likelihood"]) == (3, -1.0)
     assert best["model"]["weight"].item() == 3
     assert not is_over(None, rows, 1)
+
+
+def test_a_model_without_a_likelihood_is_not_the_best():
+    model, best, rows = torch.nn.Linear(1, 1), None, []
+    for epoch, value in enumerate([math.nan, -2.0, math.nan, -3.0], start=1):
+        rows.append({"epoch": epoch, "validation_log_likelihood": value})
+        best = best_of(best, rows[-1], model)
+        assert (best is None) == (epoch == 1)
+    assert best["epoch"] == 2
+    assert is_over(best, rows, 2)
 
 
 def test_generators_depend_on_seed_purpose_and_place_and_on_nothing_else():

@@ -212,6 +212,15 @@ def test_an_interrupted_table_trains_as_if_nothing_had_been():
     assert settings_of(fresh.model) == before
 
 
+def test_q_is_at_its_optimum_for_the_final_statistics():
+    """Another step of natural gradients, which is exact here, moves nothing."""
+    run = table_trainer(norm=NormChoice(), kernel="normalized_gaussian")
+    run.fit()
+    q_mean = run.model.output.q_mean.detach().clone()
+    run.complete()
+    torch.testing.assert_close(run.model.output.q_mean.detach(), q_mean, rtol=1e-8, atol=1e-10)
+
+
 class Sharing(Engine):
     """An engine that compiles the model, and prepares it for two processes."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from gramian.gram.blocks import GramBlocks
 from gramian.gram.linalg import cholesky, solve_lower, solve_upper
 from gramian.nn.contract import InducingChain, evaluating
+from gramian.nn.frozen.frozen_kernels import copied
 from gramian.nn.model import DKM
 
 TOP = "output"
@@ -31,15 +32,15 @@ class LayerFeatures:
 
     For images G_ti is the mean over the pixels. ``input``, every layer by name, and ``output``, the
     kernel on which the output's Gaussian process rests. Directions with an eigenvalue below 1e-9 of
-    the largest are left out: they are rounding. What does not depend on the data is worked out
-    once, of the model as it is then.
+    the largest are left out: they are rounding. Later changes of the model do
+    not reach them: what does not depend on the data is worked out once.
     """
 
     def __init__(self, model: DKM) -> None:
         model.check_initialised()
-        self.model = model
-        with torch.no_grad(), evaluating(model):
-            self.chain = chain = model.inducing_chain({})
+        self.model = copied(model)
+        with torch.no_grad():
+            self.chain = chain = self.model.inducing_chain({})
         layers = {name: state.ii for name, state in chain.layers.items()}
         inducing = {"input": chain.input_ii, **layers, TOP: chain.top_ii}
         self.projections = {name: _inverse_root(ii) for name, ii in inducing.items()}
@@ -49,13 +50,12 @@ class LayerFeatures:
         """By layer."""
         model, chain = self.model, self.chain
         model.check_data(x)
-        with evaluating(model):
-            gram = model.first_gram(x, chain)
-            blocks = {"input": gram.ti}
-            for name, layer in model._named_layers():
-                gram, _ = layer.data(gram, chain.layers[name])
-                blocks[name] = gram.ti
-            blocks[TOP] = model.top(gram, chain)[0].ti
+        gram = model.first_gram(x, chain)
+        blocks = {"input": gram.ti}
+        for name, layer in model._named_layers():
+            gram, _ = layer.data(gram, chain.layers[name])
+            blocks[name] = gram.ti
+        blocks[TOP] = model.top(gram, chain)[0].ti
         means = {
             name: ti.double().flatten(1, -2).mean(1) if ti.ndim > 2 else ti.double()
             for name, ti in blocks.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import fields, replace
@@ -55,8 +56,9 @@ def fit(
 
     Args:
         model: settings (``ConvDKMConfig``, ``DenseDKMConfig``, ``NetworkConfig``), whose sizes and
-            likelihood follow the data; a model with or without start values; a predictor, to train
-            it further with its own scaling; or ``FullRankConfig``, for a search by L-BFGS.
+            likelihood follow the data; a model with or without start values, which is trained in
+            place; a predictor, to train a copy of its model further with its own scaling; or
+            ``FullRankConfig``, for a search by L-BFGS.
         X: rows [N, D]; or images [N, C, H, W], [N, H, W, C] or [N, H, W], uint8 or floating point.
             NumPy arrays, tensors or lists.
         y: classes: integers or strings [N]; real targets: floating point [N] or [N, T]; counts:
@@ -101,7 +103,8 @@ def fit(
             raise ConfigError(
                 f"the model knows the classes {model.class_names}, y has {data.class_names}"
             )
-        predictor = replace(model, seed=config.seed, calibration=None)
+        mine = copy.deepcopy(model.trainable)
+        predictor = replace(model, model=mine, seed=config.seed, calibration=None)
     elif isinstance(model, Trainable):
         predictor = _around(model, train, config.seed)
     else:

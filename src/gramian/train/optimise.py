@@ -113,13 +113,14 @@ def lr_factor(
 
 
 def best_of(best: Best | None, row: Row, model: nn.Module) -> Best | None:
-    """The better of the best so far and the present model."""
-    if VALIDATION not in row or (best is not None and row[VALIDATION] <= best[VALIDATION]):
+    """The better of the best so far and the present model, if that has a log-likelihood."""
+    found = row.get(VALIDATION, math.nan)
+    if math.isnan(found) or (best is not None and found <= best[VALIDATION]):
         return best
     return {
         "model": copy.deepcopy(model.state_dict()),
         "epoch": row["epoch"],
-        VALIDATION: row[VALIDATION],
+        VALIDATION: found,
     }
 
 

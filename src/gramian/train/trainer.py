@@ -302,7 +302,6 @@ class Trainer:
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
             self.measured = {}
-        self.complete()
         if self.config.estimate_statistics and self.model.running_statistics():
             self.measured = {}
             draw = generator(self.config.seed, "statistics")
@@ -314,6 +313,7 @@ class Trainer:
                 )
                 for part in some.tensor_split(math.ceil(len(some) / 256))
             )
+        self.complete()
         held_out = self.task.validation
         if self.config.calibrate != "none" and held_out is not None:
             self.measured = {}
