@@ -72,6 +72,16 @@ def test_the_two_taylor_forms_agree_when_the_matrices_commute():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_layers_at_once_are_each_layer(kind):
+    K, L_K, L_G = (torch.stack(same) for same in zip(*(
+        (K, cholesky(K, "K"), cholesky(random_psd(4, seed + 9), "G"))
+        for seed, K in ((seed, random_psd(4, seed)) for seed in range(3))
+    ), strict=True))  # fmt: skip
+    each = [gaussian_divergence(kind, *layer) for layer in zip(K, L_K, L_G, strict=True)]
+    torch.testing.assert_close(gaussian_divergence(kind, K, L_K, L_G), torch.stack(each))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients(kind):
     def run(A, B):
         eye = torch.eye(3, dtype=torch.float64)

@@ -9,6 +9,7 @@ from gramian.gram.linalg import (
     cholesky,
     cholesky_of_each,
     condition_number,
+    mean_and_std,
     solve_lower,
     solve_upper,
 )
@@ -25,6 +26,19 @@ def test_factors_and_solves():
 
 def test_condition_number_is_that_of_the_eigenvalues():
     assert condition_number(torch.diag(torch.tensor([1e-3, 1.0, 10.0]))) == pytest.approx(1e4)
+
+
+def test_mean_and_deviation_count_rows_by_their_weights():
+    """A row without weight is not there; a column of one value has the deviation 1."""
+    rows = torch.tensor([[5.0, -1.0], [1.0, 3.0], [1.0, 3.0], [4.0, 3.0]])
+    mean, std = mean_and_std(rows[1:], torch.tensor([2.0, 0.0, 1.0]))
+    torch.testing.assert_close(mean, torch.tensor([2.0, 3.0], dtype=torch.float64))
+    torch.testing.assert_close(std, torch.tensor([2**0.5, 1.0], dtype=torch.float64))
+    mean, std = mean_and_std(rows, torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    expected = rows[1:].double().std(0, correction=0) + torch.tensor([0.0, 1.0])
+    torch.testing.assert_close((mean, std), (rows[1:].double().mean(0), expected))
+    plain = rows.double().mean(0), rows.double().std(0, correction=0)
+    torch.testing.assert_close(mean_and_std(rows), plain)
 
 
 def test_a_matrix_that_is_not_positive_definite_explains_itself():

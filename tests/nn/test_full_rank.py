@@ -483,7 +483,7 @@ def test_the_linear_kernel_is_the_gram_matrix():
     assert "linear" not in KERNELS
 
 
-@pytest.mark.parametrize(("f", "stride"), [(1, 1), (3, 1), (3, 2), (5, 3), (9, 1)])
+@pytest.mark.parametrize(("f", "stride"), [(1, 1), (3, 1), (3, 2), (5, 3), (7, 4), (9, 1)])
 def test_pair_convolution_equals_loops_and_has_the_right_gradient(f, stride):
     space = (3, 4)
     K = random_psd(24, 0)
@@ -497,7 +497,8 @@ def test_pair_convolution_equals_loops_and_has_the_right_gradient(f, stride):
     close(ours.tt[0], expected[m:, m:], 1e-13)
     assert np.linalg.eigvalsh(expected)[0] > 0
     some = random_psd(8, 1).requires_grad_()
-    assert torch.autograd.gradcheck(PairConvolution((2, 2), f, stride).inducing, some)
+    for small in ((2, 2), (1, 4)):
+        assert torch.autograd.gradcheck(PairConvolution(small, f, stride).inducing, some)
 
 
 def test_pooling_is_the_mean_over_all_pairs_of_pixels():
@@ -511,6 +512,7 @@ def test_the_evidence_is_that_of_a_multivariate_normal():
     covariance = K + noise_var * torch.eye(6, dtype=torch.float64)
     normal = torch.distributions.MultivariateNormal(torch.zeros(6).double(), covariance)
     close(gp.log_evidence, normal.log_prob(y.mT).sum(), 1e-10)
+    assert gp.factor.shape == (6, 6)  # one for all outputs
 
 
 @both
