@@ -231,6 +231,16 @@ def test_integers_are_real_targets_where_a_likelihood_wants_them():
     assert predictor.predictions(X)["mean"].shape == (24, 1)
 
 
+def test_integers_in_a_column_are_what_the_likelihood_says():
+    column = np.arange(24)[:, None] % 3
+    assert fit(DenseDKMConfig(num_inducing=5), X, column, max_epochs=1).class_names == ()
+    config = DenseDKMConfig(num_inducing=5, likelihood="categorical")
+    assert fit(config, X, column, max_epochs=1).class_names == ("0", "1", "2")
+    full_rank = FullRankConfig(num_layers=0)
+    a, b = (fit(full_rank, X, y, max_iter=2) for y in (column, column.astype(float)))
+    torch.testing.assert_close(a.predictions(X)["mean"], b.predictions(X)["mean"])
+
+
 def test_images_are_predicted_in_the_form_that_they_were_trained_in():
     images = IMAGES[:, None]
     labels = torch.arange(12) % 2

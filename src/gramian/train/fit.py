@@ -63,7 +63,7 @@ def fit(
             NumPy arrays, tensors or lists.
         y: classes: integers or strings [N]; real targets: floating point [N] or [N, T]; counts:
             integers [N, T], or [N] with a likelihood for counts.
-        sample_weight: [N]; a data point of weight 2 counts as two.
+        sample_weight: [N]; a data point of weight 2 counts as two, one of weight 0 is not there.
         folder: of a run to record, as the program does; None for no record.
         verbose: show progress on standard error.
         settings: of ``TrainConfig``: max_epochs, batch_size, lr, seed, optimiser, schedule,
@@ -196,7 +196,8 @@ def fit_full_rank(
     scaler = RowScaler.fit(x) if standardise else RowScaler.none(x.shape[1])
     inputs = scaler(x, engine.dtype).to(engine.device)
     check_memory(config, inputs, data.num_outputs, memory)
-    model = build_full_rank(inputs, data.y.to(engine.device), config)
+    y = data.y.double() if data.targets == "counts" else data.y
+    model = build_full_rank(inputs, y.to(engine.device), config)
     model.likelihood.fit_targets_(data.y, data.weights)
     model.initialise_()
     noise = None
@@ -223,17 +224,20 @@ def fit_full_rank(
 def as_dataset(X: Any, y: Any, wanted: Targets | None = None, sample_weight: Any = None) -> Dataset:
     """Arrays as data that say what they are; integers [N] are classes unless others are wanted."""
     x, targets = _array("X", X), _array("y", y)
+    weights = None
+    if sample_weight is not None:
+        weights = torch.tensor(_array("sample_weight", sample_weight)).double()
+        there = weights.nonzero().flatten()
+        if x.shape[:1] == targets.shape[:1] == weights.shape and len(there):
+            x, targets, weights = x[there.numpy()], targets[there.numpy()], weights[there]
     if x.ndim == 2 and x.dtype.kind in "iub":
         x = x.astype(np.float64)
+    if wanted == "classes" and targets.shape[1:] == (1,):
+        targets = targets[:, 0]
     if wanted in ("real", "counts"):
         targets = targets[:, None] if targets.ndim == 1 else targets
         targets = targets.astype(np.float64) if wanted == "real" else targets
     names = class_names("y", targets)
-    weights = (
-        None
-        if sample_weight is None
-        else torch.tensor(_array("sample_weight", sample_weight)).double()
-    )
     return Dataset(as_points("X", x), as_targets("y", targets, names), names, weights)
 
 

@@ -108,9 +108,10 @@ def step_objective(
         terms = Terms(expected, terms.kl, expected - terms.kl / (num_data * parts))
     hits = likelihood.hits(result.marginals, y)
     zero = terms.total.new_zeros(())
+    w = torch.ones_like(terms.expected_log_lik).expand(len(y)) if weights is None else weights
     counts = {
-        "correct": zero if hits is None else hits.sum(),
-        "count": zero + len(y),
+        "correct": zero if hits is None else (w * hits).sum(),
+        "count": w.sum(),
         "clamped": sum((result.seen[path] for path in grams_of_layers(model)), zero),
     }
     if len(places) < engine.world_size and not engine.is_first:  # all had the same points

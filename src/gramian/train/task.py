@@ -92,7 +92,7 @@ def fit_scaler(name: str, train: Dataset) -> Scaler:
     """The published constants for CIFAR; otherwise the training set's mean and deviation."""
     if name in ("cifar10", "cifar100"):
         return CIFAR_NORMALISER
-    return (Normaliser if train.x.dtype == torch.uint8 else RowScaler).fit(train.x)
+    return (Normaliser if train.x.dtype == torch.uint8 else RowScaler).fit(train.x, train.weights)
 
 
 def fit_model_config(config: ModelConfig, train: Dataset) -> ModelConfig:

@@ -215,7 +215,7 @@ class Trainer:
         self.step += 1
         numbers = result.numbers()
         self.sums = add_step(self.sums, numbers, time.perf_counter() - started, self.engine)
-        accuracy = numbers["correct"] / max(numbers["count"], 1)
+        accuracy = numbers["correct"] / (numbers["count"] or 1)
         self.view.step(self.step, -numbers["objective"], accuracy, lr)
 
     def check_step(self, result: StepResult) -> None:
@@ -317,7 +317,9 @@ class Trainer:
         held_out = self.task.validation
         if self.config.calibrate != "none" and held_out is not None:
             self.measured = {}
-            self.predictor = self.predictor.calibrate(held_out.x, held_out.y, self.config.calibrate)
+            self.predictor = self.predictor.calibrate(
+                held_out.x, held_out.y, self.config.calibrate, sample_weight=held_out.weights
+            )
         if self.engine.world_size > 1:
             self.measure()  # while the processes are together
         if self.folder is not None and self.writes:

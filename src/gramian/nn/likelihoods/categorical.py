@@ -95,7 +95,12 @@ class Categorical(Likelihood):
         return ClassificationMetrics(self.num_outputs)
 
     def add_to_(
-        self, metrics: Metrics, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+        self,
+        metrics: Metrics,
+        q: Marginals,
+        y: Tensor,
+        noise: Float[Tensor, "S #B C"],
+        weights: Float[Tensor, " B"] | None = None,
     ) -> None:
         """Add a batch."""
         assert isinstance(metrics, ClassificationMetrics)
@@ -104,4 +109,5 @@ class Categorical(Likelihood):
             y,
             self.log_marginal(q, y, noise),
             self.log_marginal(q, y, noise, clip=True),
+            weights,
         )

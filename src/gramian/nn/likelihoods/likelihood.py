@@ -115,8 +115,15 @@ class Likelihood(nn.Module, ABC):
         """An empty accumulator of metrics, for ``add_to_``."""
 
     @abstractmethod
-    def add_to_(self, metrics: Metrics, q: Marginals, y: Tensor, noise: Tensor) -> None:
-        """Add a batch to what ``metrics`` returned."""
+    def add_to_(
+        self,
+        metrics: Metrics,
+        q: Marginals,
+        y: Tensor,
+        noise: Tensor,
+        weights: Float[Tensor, " B"] | None = None,
+    ) -> None:
+        """Add a batch to what ``metrics`` returned; a data point of weight 2 counts as two."""
 
     def fit_targets_(self, y: Tensor, weights: Float[Tensor, " N"] | None = None) -> None:
         """Take the scale of the targets from a training set; classes have none."""

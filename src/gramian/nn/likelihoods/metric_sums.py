@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64, Real
 from torch import Tensor
 
 from gramian.nn.checks import check_labels
@@ -15,7 +15,7 @@ Z95 = 1.959963984540054  # the standard normal lies within ±Z95 with probabilit
 
 
 class Metrics(ABC):
-    """Sums over data points, of which ``compute`` makes numbers.
+    """Sums over data points, of which ``compute`` makes numbers. A point of weight 2 counts as two.
 
     ``sums`` are by name, float64 unless they count; those of several processes add up (``merge``).
     """
@@ -66,6 +66,7 @@ class ClassificationMetrics(Metrics):
         labels: Int64[Tensor, " B"],
         log_prob: Float[Tensor, " B"],
         log_prob_clipped: Float[Tensor, " B"],
+        weights: Float[Tensor, " B"] | None = None,
     ) -> None:
         """Add a batch.
 
@@ -74,6 +75,7 @@ class ClassificationMetrics(Metrics):
             labels: true classes.
             log_prob: log predictive probability of the label.
             log_prob_clipped: the same, clipped as in the published metrics.
+            weights: of the data points; None for 1.
         """
         C = self.num_classes
         if probabilities.shape[1] != C:
@@ -85,15 +87,17 @@ class ClassificationMetrics(Metrics):
         confidence, predicted = p.max(1)
         brier = (p - torch.nn.functional.one_hot(labels, C)).square().sum(1)
         entropy = torch.special.entr(p).sum(1)
-        terms = torch.stack([log_prob.double(), log_prob_clipped.double(), brier, entropy]).sum(1)
+        terms = torch.stack([log_prob.double(), log_prob_clipped.double(), brier, entropy])
         inner = torch.arange(1, self.num_bins, dtype=p.dtype, device=p.device) / self.num_bins
         member = torch.nn.functional.one_hot(
             torch.bucketize(confidence, inner, right=True), self.num_bins
         )
         correct = (predicted == labels).double()
         seen = torch.stack([confidence, correct, torch.ones_like(correct)], dim=1)
-        pairs = torch.bincount(labels * C + predicted, minlength=C * C).view(C, C)
-        self.add(terms=terms, bins=member.double().mT @ seen, pairs=pairs)
+        pairs = torch.bincount(labels * C + predicted, weights, minlength=C * C).view(C, C)
+        if weights is not None:
+            terms, seen = terms * weights, seen * weights[:, None]
+        self.add(terms=terms.sum(1), bins=member.double().mT @ seen, pairs=pairs)
 
     def compute(self) -> dict[str, Tensor]:
         """The metrics by name.
@@ -114,8 +118,8 @@ class ClassificationMetrics(Metrics):
         }
 
     @property
-    def confusion(self) -> Int64[Tensor, "C C"]:
-        """Counts of true class (row) × predicted class (column)."""
+    def confusion(self) -> Real[Tensor, "C C"]:
+        """Counts (or sums of weights) of true class (row) × predicted class (column)."""
         return self.sums["pairs"]
 
     def reliability(
@@ -151,13 +155,15 @@ class TargetMetrics(Metrics):
         var: Float[Tensor, "B T"],
         y: Tensor,
         log_prob: Float[Tensor, " B"],
+        weights: Float[Tensor, " B"] | None = None,
     ) -> None:
         """Add a batch: predictive mean and variance of the targets, and log p of each point."""
+        w = torch.ones_like(log_prob, dtype=torch.float64) if weights is None else weights
         error = y.double() - mean.double()
         covered = error.abs() <= Z95 * var.double().sqrt()
-        terms = torch.stack([error.square(), error.abs(), covered.double()]).sum(1)
-        num = torch.tensor(len(y), device=y.device)
-        self.add(terms=terms, log_likelihood=log_prob.double().sum(), num=num)
+        terms = torch.stack([error.square(), error.abs(), covered.double()]) * w[:, None]
+        num = torch.tensor(len(y), device=y.device) if weights is None else w.sum()
+        self.add(terms=terms.sum(1), log_likelihood=(w * log_prob.double()).sum(), num=num)
 
     def compute(self) -> dict[str, Tensor]:
         """The metrics by name.

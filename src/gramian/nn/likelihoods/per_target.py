@@ -230,13 +230,18 @@ class PerTarget(Likelihood):
         return TargetMetrics(self.scale.tolist())
 
     def add_to_(
-        self, metrics: Metrics, q: Marginals, y: Tensor, noise: Float[Tensor, "S #B C"]
+        self,
+        metrics: Metrics,
+        q: Marginals,
+        y: Tensor,
+        noise: Float[Tensor, "S #B C"],
+        weights: Float[Tensor, " B"] | None = None,
     ) -> None:
         """Add a batch."""
         assert isinstance(metrics, TargetMetrics)
         prediction = self.predict(q, noise)
         log_prob = self.log_marginal(q, y, noise)
-        metrics.update(prediction["mean"], prediction["variance"], y, log_prob)
+        metrics.update(prediction["mean"], prediction["variance"], y, log_prob, weights)
 
 
 class WithNoise(PerTarget):

@@ -55,7 +55,7 @@ class Dataset:
         else:
             _check_targets(self.y)
         if self.weights is not None:
-            _check_weights(self.weights, len(self.x))
+            check_weights(self.weights, len(self.x))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -219,7 +219,7 @@ def _check_targets(y: Tensor) -> None:
         )
 
 
-def _check_weights(weights: Tensor, num_data: int) -> None:
+def check_weights(weights: Tensor, num_data: int) -> None:
     """One finite number for each data point, 0 or more, and not all 0."""
     if weights.dtype != torch.float64 or weights.shape != (num_data,):
         raise DataError(

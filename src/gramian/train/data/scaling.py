@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, Float64, Shaped, UInt8
 from torch import Tensor
 
+from gramian.gram.linalg import mean_and_std
 from gramian.train.data.data_errors import DataError
 
 
@@ -26,13 +27,20 @@ class Normaliser:
         _check("Normaliser", self.mean, self.std)
 
     @classmethod
-    def fit(cls, images: UInt8[Tensor, "N C H W"]) -> Normaliser:
-        """Mean and population deviation of all pixels; a constant channel keeps scale 1."""
+    def fit(
+        cls, images: UInt8[Tensor, "N C H W"], weights: Float64[Tensor, " N"] | None = None
+    ) -> Normaliser:
+        """Mean and population deviation of all pixels; a constant channel keeps scale 1.
+
+        An image of weight 2 counts as two.
+        """
+        w = None if weights is None else weights.cpu().repeat_interleave(images[0, 0].numel())
         levels = torch.arange(256, dtype=torch.float64) / 255
         mean, std = [], []
         for channel in images.cpu().unbind(1):
             # The histogram gives exact moments without a float64 copy of all images.
-            share = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
+            count = torch.bincount(channel.flatten(), w, minlength=256).double()
+            share = count / count.sum()
             mean.append(float(share @ levels))
             deviation = math.sqrt(float(share @ (levels - mean[-1]).square()))
             std.append(1.0 if (share > 0).sum() == 1 else deviation)
@@ -72,9 +80,17 @@ class RowScaler:
         _check("RowScaler", self.mean, self.std)
 
     @classmethod
-    def fit(cls, x: Float[Tensor, "N D *space"]) -> RowScaler:
-        """Mean and population deviation over rows (pixels); a constant feature keeps scale 1."""
+    def fit(
+        cls, x: Float[Tensor, "N D *space"], weights: Float64[Tensor, " N"] | None = None
+    ) -> RowScaler:
+        """Mean and population deviation over rows (pixels); a constant feature keeps scale 1.
+
+        A row of weight 2 counts as two.
+        """
         rows = x.detach().cpu().double().movedim(1, -1).flatten(0, -2)
+        if weights is not None:
+            found = mean_and_std(rows, weights.cpu().repeat_interleave(len(rows) // len(x)))
+            return cls(*(tuple(values.tolist()) for values in found))
         std = rows.std(0, correction=0)
         std[(rows == rows[0]).all(0) | (std == 0)] = 1
         return cls(tuple(rows.mean(0).tolist()), tuple(std.tolist()))

@@ -11,7 +11,6 @@ import torch
 from sklearn.utils import _safe_indexing
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, column_or_1d
-from torch import Tensor
 
 from gramian.nn.contract import training
 from gramian.nn.conv_dkm import ConvDKMConfig
@@ -109,7 +108,7 @@ class EpochEstimator(Estimator):
         """The model for these data."""
 
     @abstractmethod
-    def _fit_scaler(self, x: Tensor) -> Scaler:
+    def _fit_scaler(self, train: Dataset) -> Scaler:
         """The scaling of the inputs, fitted."""
 
     def _augmentation(self) -> Augmentation:
@@ -257,7 +256,7 @@ class EpochEstimator(Estimator):
 
     def _started(self, train: Dataset, plan: Plan, seed: int) -> Predictor:
         """A model with start values."""
-        dtype, scaler = plan.dtype, self._fit_scaler(train.x)
+        dtype, scaler = plan.dtype, self._fit_scaler(train)
         predictor = untrained(self._model_config(train, plan), train, scaler, seed, dtype)
         draw = generator(seed, "start")
         x = scaler(self._augmentation()(train.x, draw), dtype)

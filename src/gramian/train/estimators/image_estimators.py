@@ -161,10 +161,10 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
     def _augmentation(self) -> Augmentation:
         return Augmentation(self.crop_padding, self.flip)
 
-    def _fit_scaler(self, x: Tensor) -> Normaliser:
-        channels = x.shape[1]
+    def _fit_scaler(self, train: Dataset) -> Normaliser:
+        channels = train.x.shape[1]
         if self.standardize:
-            return Normaliser.fit(x)
+            return Normaliser.fit(train.x, train.weights)
         return Normaliser((0.0,) * channels, (1.0,) * channels)
 
     def _raw(self, X: Any, reset: bool) -> Tensor:

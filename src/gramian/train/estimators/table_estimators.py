@@ -80,8 +80,10 @@ class TableEstimator(EpochEstimator):
             output_start="kernel",
         )
 
-    def _fit_scaler(self, x: Tensor) -> RowScaler:
-        return RowScaler.fit(x) if self.standardize else RowScaler.none(x.shape[1])
+    def _fit_scaler(self, train: Dataset) -> RowScaler:
+        if self.standardize:
+            return RowScaler.fit(train.x, train.weights)
+        return RowScaler.none(train.x.shape[1])
 
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as a tensor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -21,18 +22,25 @@ from gramian.train.runtime.engine import Engine
 
 @torch.no_grad()
 def evaluate(predictor: Predictor, data: Dataset, batch_size: int = 256) -> Metrics:
-    """Accumulated metrics; ``as_numbers`` gives them as numbers."""
-    targets = data.y.split(batch_size)
-    return metrics_of(predictor, zip(predictor.marginals(data.x, batch_size), targets, strict=True))
+    """Accumulated metrics; ``as_numbers`` gives them as numbers. Weight 2 counts as two points."""
+    marginals, targets = predictor.marginals(data.x, batch_size), data.y.split(batch_size)
+    weights = None if data.weights is None else data.weights.split(batch_size)
+    return metrics_of(predictor, zip(marginals, targets, strict=True), weights)
 
 
 @torch.no_grad()
-def metrics_of(predictor: Predictor, batches: Iterable[tuple[Marginals, Tensor]]) -> Metrics:
+def metrics_of(
+    predictor: Predictor,
+    batches: Iterable[tuple[Marginals, Tensor]],
+    weights: Iterable[Tensor] | None = None,
+) -> Metrics:
     """The same of marginals that are there already, each batch with its targets."""
-    likelihood, samples = predictor.model.likelihood, predictor.samples()
+    likelihood, samples, device = predictor.model.likelihood, predictor.samples(), predictor.device
     metrics = likelihood.metrics()
-    for q, y in batches:
-        likelihood.add_to_(metrics, q, received(y, predictor.device), samples)
+    each: Iterable[Tensor | None] = repeat(None) if weights is None else weights
+    for (q, y), w in zip(batches, each):  # noqa: B905 (one may be endless)
+        w = None if w is None else received(w, device)
+        likelihood.add_to_(metrics, q, received(y, device), samples, w)
     return metrics
 
 

@@ -66,7 +66,12 @@ class LogitScaling:
 
 
 def fit_scaling(
-    likelihood: Likelihood, q: Marginals, y: Tensor, samples: Tensor, kind: ScalingKind
+    likelihood: Likelihood,
+    q: Marginals,
+    y: Tensor,
+    samples: Tensor,
+    kind: ScalingKind,
+    weights: Tensor | None = None,
 ) -> LogitScaling:
     """The scaling with the largest log-likelihood of the labels, by L-BFGS in float64.
 
@@ -76,6 +81,7 @@ def fit_scaling(
         y: their labels.
         samples: the Monte-Carlo samples of all predictions.
         kind: temperature or vector.
+        weights: of the data points; None for 1.
     """
     if kind not in get_args(ScalingKind):
         raise ValueError(f"a calibration is temperature or vector, got {kind!r}")
@@ -91,7 +97,8 @@ def fit_scaling(
     def loss() -> Tensor:
         scale = log_scale.exp()
         scaled = Marginals(scale * q.mean + shift, scale.square() * q.var)
-        return -likelihood.log_marginal(scaled, y, samples).mean()
+        log_p = likelihood.log_marginal(scaled, y, samples)
+        return -(log_p.mean() if weights is None else (weights * log_p).sum() / weights.sum())
 
     def step() -> float:
         search.zero_grad()

@@ -34,6 +34,7 @@ from gramian.train.config import (
     settings_from_dict,
 )
 from gramian.train.data import Normaliser, Scaler, scaler_from_dict
+from gramian.train.data.dataset import check_weights
 from gramian.train.data.own_npz import as_points
 from gramian.train.predict.logit_scaling import LogitScaling, ScalingKind, fit_scaling
 from gramian.train.pretrained import PretrainedError, model_folder
@@ -288,6 +289,7 @@ class Predictor:
         y: Points,
         kind: ScalingKind = "temperature",
         batch_size: int = 256,
+        sample_weight: Points | None = None,
     ) -> Predictor:
         """The same classifier with probabilities scaled to suit data that it was not trained on.
 
@@ -296,6 +298,7 @@ class Predictor:
             y: their class numbers.
             kind: temperature (one number; leaves all decisions) or vector (two for each class).
             batch_size: data points at once.
+            sample_weight: [N]; a data point of weight 2 counts as two.
         """
         if not self.class_names:
             raise PretrainedError("calibrate is for classifiers, this model is a regression")
@@ -303,7 +306,12 @@ class Predictor:
         labels = received(torch.as_tensor(y), self.device)
         self.model.likelihood.check(labels, len(x))
         q = plain.latent(self._points(x), batch_size)
-        scaling = fit_scaling(self.model.likelihood, q, labels, self.samples(), kind)
+        w = None
+        if sample_weight is not None:
+            w = torch.as_tensor(sample_weight).double()
+            check_weights(w, len(x))
+            w = received(w, self.device)
+        scaling = fit_scaling(self.model.likelihood, q, labels, self.samples(), kind, w)
         return replace(self, calibration=scaling)
 
     # ---- files ----
