@@ -31,7 +31,7 @@ from gramian.experiments.cli.commands import map as map_command
 from gramian.experiments.cli.commands import reproduce as reproduce_command
 from gramian.experiments.cli.main import COMMANDS, main
 from gramian.experiments.cli.options import Parser, UsageError
-from gramian.experiments.cli.train_help import help_file
+from gramian.experiments.cli.train_help import check_words, help_file, model_options
 from gramian.experiments.cli.train_options import (
     descriptions,
     help_text,
@@ -88,6 +88,57 @@ assert not sys.modules.keys() & {set(HEAVY)!r}, sys.modules.keys() & {set(HEAVY)
     assert "usage: gramian predict" in done.stdout
     assert "figure-conditions" in done.stdout
     assert "lengthscales" in done.stdout
+
+
+def test_a_refused_option_loads_nothing_heavy(tmp_path):
+    """Unknown names, wrong types and values out of range, of each command."""
+    np.savez(tmp_path / "t.npz", x=np.zeros((4, 2)), y=np.arange(4.0))
+    of_train = [
+        ["--lr", "fast"], ["--lr=0"], ["--seed", "1.5"], ["--betas", "[2,2]"], ["--device", "gpu"],
+        ["--kind", "graph"], ["--dry_run", "true"], ["--optimiser", "lion"], ["--train_size", "0"],
+        ["--model.nu", "-1"], ["--model.nuu", "1"], ["--model.num_inducing", "32,64"],
+        ["--model.num_inducing", "[0]"], ["--model.skr.jitter", "-1"], ["--model.norm.data", "x"],
+        ["--kind", "dense", "--model.num_inducing", "[3]"], ["--model.whitening", "some"],
+        ["--kind", "dense", "--model.pooling", "mean"], ["--lr_factors.output", "-1"],
+        ["--data", "t.npz", "--model.num_inducing", "0"], ["--preset", "x"], ["--config", "x"],
+    ]  # fmt: skip
+    doors = [[command, *words] for words in of_train for command in ("train", "tune")] + [
+        ["tune", "--plots", "false"], ["tune", "--trials", "0"], ["evaluate", "x", "--device", "g"],
+        ["predict", "x", "y", "--batch_size", "0"], ["serve", "x", "--port", "99999"],
+        ["map", "x", "--points", "2"], ["explain", "x"], ["export", "x", "--format", "png"],
+        ["data", "fetch"], ["reproduce", "table9"], ["bench", "--helo"], ["info", "--scale", "x"],
+        ["report", "x", "--nope"],
+    ]  # fmt: skip
+    script = f"""
+import sys
+from gramian.experiments.cli.main import main
+for words in {doors!r}:
+    assert main(words) == 2, words
+    loaded = sys.modules.keys() & {set(HEAVY) | {"optuna"}!r}
+    assert not loaded, (words, loaded)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(doors)
+
+
+def test_what_the_quick_checks_let_pass_is_what_the_settings_take(monkeypatch):
+    """No value that can be trained with is refused before PyTorch is loaded."""
+    for kind in MODEL_CONFIGS:
+        types = model_options(kind)
+        hints = {a.dest: getattr(a, "_typehint", None) for a in train_parser(kind)._actions}
+        assert types == {name: hints[name] for name in types}
+        assert types.keys() == {name for name in hints if name.startswith("model.") and hints[name]}
+    for words in (
+        ["--model.nu", "inf"], ["--lr_factors", "{mixing: 2}"], ["--model", "{nu: 3}"], ["--quiet"],
+        ["--output", "runs", "--resume", "never"], ["--import", "a", "--import", "b"], ["--seed=0"],
+        ["--data", "own.npz", "--model.num_inducing", "[3,4]"], ["--model.whitening", "patches"],
+        ["--data", "own.npz", "--model.num_inducing", "34"], ["--model.weight_var", "null"],
+        ["--kind", "dense", "--model.num_layers", "0"], ["--train_size", "null"],
+    ):  # fmt: skip
+        check_words(words)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="its argparse writes a line another way")

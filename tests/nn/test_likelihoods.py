@@ -191,7 +191,7 @@ def test_the_contract_builds_it_from_a_configuration_and_says_what_is_wrong(name
         assert shared.noise_var.shape == ()
     for change, message in {
         ("num_outputs", 0): "num_outputs must be",
-        ("num_samples", 0): "num_samples must be 1 or more, got 0",
+        ("num_samples", 0): "num_samples must be positive, got 0",
         ("estimator", "x"): "estimator must be exact or monte_carlo",
     }.items():
         bad = copy.copy(config)

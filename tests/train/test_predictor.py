@@ -45,7 +45,7 @@ def change(folder, **changes) -> None:
         ({"class_names": "ab"}, "class_names must be a list of strings, got 'ab'"),
         ({"class_names": None}, "config.json has no field 'class_names'"),
         ({"seed": "0"}, "seed must be an integer, got '0'"),
-        ({"num_samples": 0}, "num_samples must be 1 or more, got 0"),
+        ({"num_samples": 0}, "num_samples must be positive, got 0"),
         ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
         ({"dtype": "nn"}, "dtype must be one of float32, float64, got 'nn'"),
         ({"likelihood": "gaussian"}, r"likelihood.shift.*likelihood.scale"),

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.dkm_config import DKMConfig
 from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import build_likelihood
@@ -70,13 +69,6 @@ class ConvDKMConfig(DKMConfig):
                 f"one stride per stage: {len(self.num_inducing)} stages in num_inducing, "
                 f"but strides = {self.strides}"
             )
-        check_positive(
-            num_inducing=self.num_inducing,
-            strides=self.strides,
-            stem_stride=self.stem_stride,
-            image_shape=self.image_shape,
-        )
-        check_not_negative(blocks_per_stage=self.blocks_per_stage)
         weights = self.weights_of_block(1)
         if not (min(weights) >= 0 < sum(weights) < math.inf):
             raise ValueError(f"residual_weights must be 0 or more and not both 0, got {weights}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gramian.nn.checks import check_not_negative, check_positive
 from gramian.nn.dkm_config import DKMConfig
 from gramian.nn.layers import Layer
 from gramian.nn.likelihoods import build_likelihood
@@ -39,12 +38,6 @@ class DenseDKMConfig(DKMConfig):
     kernel: str = "squared_exponential"
     norm: NormChoice = NormChoice.off()
     tempered: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        super().__post_init__()
-        check_positive(num_features=self.num_features, num_inducing=self.num_inducing)
-        check_not_negative(num_layers=self.num_layers)
 
 
 class DenseDKM(DKM):

@@ -9,10 +9,10 @@ from typing import Any
 from gramian.gram.conditional import VarianceCheck
 from gramian.gram.divergence import Divergence
 from gramian.gram.skr import SKR
-from gramian.nn.checks import check_choices, check_positive
 from gramian.nn.layers import LAYERS, Layer
 from gramian.nn.likelihoods import LikelihoodConfig, check_likelihood
 from gramian.nn.named import find
+from gramian.nn.setting_checks import check_choices, check_positive, check_ranges
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer, Unexplained
 from gramian.nn.steps.kernels import KERNELS, Bandwidth, Jitter, Kernel
@@ -106,9 +106,8 @@ class DKMConfig(LikelihoodConfig, KernelConfig):  # in this order jsonargparse f
         super().__post_init__()
         find("layer", self.layer, LAYERS, Layer)
         check_likelihood(self)
+        check_ranges(vars(self))
         self.check_bandwidth(self.output_bandwidth)
-        if not self.nu >= 0:
-            raise ValueError(f"nu must be 0 or more, or inf, got {self.nu}")
         if not 0 < self.norm.momentum <= 1:
             raise ValueError(f"norm.momentum must be in (0, 1], got {self.norm.momentum}")
         if not math.isfinite(self.variance_check.threshold):

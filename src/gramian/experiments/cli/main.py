@@ -99,12 +99,12 @@ def run(name: str, words: Sequence[str]) -> None:
     """Run one command."""
     if name == "train":  # its options load PyTorch
         from gramian.experiments.cli.options import announce
-        from gramian.experiments.cli.train_help import check_names, stored_help
+        from gramian.experiments.cli.train_help import check_words, stored_help
 
         if not {"-h", "--help"}.isdisjoint(words):
             sys.stdout.write(stored_help(words))
             return
-        check_names(words)
+        check_words(words)
         announce(name)
     importlib.import_module(f"gramian.experiments.cli.commands.{name}").run(words)
 

@@ -19,15 +19,20 @@ from gramian._version import __version__
 from gramian.explained import Explained
 
 REWORDED = (
+    (r"tuple\[(\w+)(?:, (?:\.\.\.|\w+))*\]", r"a list of \1"),
+    (r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1"),
     (r'(?:Parser )?[Kk]ey "([\w.]+)":?', r"--\1:"),
     (r"<class '(?:\w+\.)*(\w+)'>", r"\1"),
     (r"NoneType", "null"),
-    (r"Does not validate against any.* Subtypes: \[(.*?)\].* Given value:", r"expected \1, got"),
+    (
+        r"Does not validate against any.* Subtypes: \[(.*?)\] Errors:.* Given value:",
+        r"expected \1, got",
+    ),
     (r"[Ee]xpected an? (.*?)\. Got value:", r"expected \1, got"),
     (r"Not of type (\w+): (?:invalid .*: )?(.*?)(?: does not .*)?$", r"expected \1, got \2"),
     (r"\bPositiveInt\b", "a positive integer"),
     (r"\bNonNegativeInt\b", "an integer of 0 or more"),
-    (r"(?<=[\w]), null, got", " or null, got"),
+    (r"(?<=[\w']), null, got", " or null, got"),
     (r"argument (--\w+): ignored explicit argument '(.*)'", r"\1 takes no value, got \2"),
     (r"expected tuple, got ([^\[].*)", r"expected a list such as '[\1]', got \1"),
 )

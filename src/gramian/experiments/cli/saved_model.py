@@ -12,6 +12,7 @@ from jsonargparse.typing import PositiveInt
 
 from gramian.experiments.cli.options import add_common_options, import_modules
 from gramian.explained import Explained
+from gramian.train.run_settings import check_device
 
 if TYPE_CHECKING:
     from gramian.train.predict.predictor import Predictor
@@ -53,6 +54,7 @@ def add_device_option(parser: ArgumentParser) -> None:
 
 def load_predictor(options: Namespace) -> Predictor:
     """The model that the options name, where they want it."""
+    check_device(options.get("device", "cpu"))
     from gramian.train.predict.predictor import Predictor
     from gramian.train.runtime.devices import choose_device
 

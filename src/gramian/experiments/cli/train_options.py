@@ -29,6 +29,7 @@ from gramian.experiments.cli.options import (
 )
 from gramian.train.presets import presets
 from gramian.train.record.files import check_values
+from gramian.train.run_settings import Kind, RunSettings
 
 if TYPE_CHECKING:
     from gramian.train.config import TrainConfig
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gramian")
 Values = dict[str, Any]
+KINDS: tuple[str, ...] = get_args(Kind)
 FROM_DATA = {"image_shape", "num_features", "num_outputs"}
 """Settings of a model that the data decide, so that they are no options."""
 
@@ -124,10 +126,8 @@ def forget_bandwidths(options: Namespace, start: Values) -> None:
 
 def check_kind(kind: str) -> None:
     """Refuse a kind of model that there is not."""
-    from gramian.train.config import MODEL_CONFIGS
-
-    if kind not in MODEL_CONFIGS:
-        raise UsageError(f"unknown kind {kind!r}; known are {', '.join(MODEL_CONFIGS)}")
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind {kind!r}; known are {', '.join(KINDS)}")
 
 
 def suitable(asked: Asked) -> tuple[Splits, Values]:
@@ -148,11 +148,8 @@ def suitable(asked: Asked) -> tuple[Splits, Values]:
     return splits, settings
 
 
-def train_parser(kind: str, environment: bool = True) -> Parser:
-    """The parser for a kind of model."""
-    from gramian.train.config import MODEL_CONFIGS, TrainConfig, add_train_arguments
-
-    check_kind(kind)
+def run_parser(kind: str, environment: bool = False) -> Parser:
+    """The parser without the options of the model, which need PyTorch."""
     parser = Parser(
         "train",
         "Train a model. Without options: handwritten digits. An option comes from the command "
@@ -173,8 +170,8 @@ def train_parser(kind: str, environment: bool = True) -> Parser:
         help=f"options that come with the package: {', '.join(presets())}; auto takes the one with "
         "the data set's name, none takes none",
     )
-    add_train_arguments(parser)
-    describe(parser, TrainConfig)
+    parser.add_class_arguments(RunSettings, None, as_group=False)
+    describe(parser, RunSettings)
     parser.add_argument("--output", default="runs", help="folder of all runs")
     parser.add_argument("--name", type=str | None, default=None, help="name of this run's folder")
     parser.add_argument(
@@ -191,6 +188,15 @@ def train_parser(kind: str, environment: bool = True) -> Parser:
         "searched too. Modules of --model.kernel mymodule.MyKernel and the like need not be named.",
     )
     add_common_options(parser)
+    return parser
+
+
+def train_parser(kind: str, environment: bool = True) -> Parser:
+    """The parser for a kind of model."""
+    from gramian.train.config import MODEL_CONFIGS
+
+    check_kind(kind)
+    parser = run_parser(kind, environment)
     parser.add_class_arguments(MODEL_CONFIGS[kind], "model", skip=FROM_DATA)
     describe(parser, MODEL_CONFIGS[kind], "model.")
     return parser

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
 from gramian.nn.baseline.resnet import ResNet
-from gramian.nn.checks import check_choices, check_positive
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.likelihoods import LikelihoodConfig, build_likelihood, check_likelihood
+from gramian.nn.setting_checks import check_choices, check_positive, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,8 @@ class NetworkConfig(LikelihoodConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         check_choices(self)
-        check_positive(
-            widths=self.widths,
-            blocks_per_stage=self.blocks_per_stage,
-            strides=self.strides,
-            stem_stride=self.stem_stride,
-            image_shape=self.image_shape,
-        )
+        check_ranges(vars(self))
+        check_positive(blocks_per_stage=self.blocks_per_stage)
         if len(self.strides) != len(self.widths):
             raise ValueError(
                 f"one stride per stage: {len(self.widths)} stages in widths, "

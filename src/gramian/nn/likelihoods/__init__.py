@@ -6,7 +6,6 @@ Example:
     {'categorical': 'classes', 'gaussian': 'real', 'student_t': 'real', 'poisson': 'counts'}
 """
 
-from gramian.nn.checks import check_positive
 from gramian.nn.likelihoods.categorical import Categorical
 from gramian.nn.likelihoods.gaussian import Gaussian
 from gramian.nn.likelihoods.likelihood import (
@@ -22,6 +21,7 @@ from gramian.nn.likelihoods.per_target import PerTarget
 from gramian.nn.likelihoods.poisson import Poisson
 from gramian.nn.likelihoods.student_t import StudentT
 from gramian.nn.named import find
+from gramian.nn.setting_checks import check_positive
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     "categorical": Categorical,
@@ -48,9 +48,7 @@ def check_likelihood(config: LikelihoodConfig) -> None:
         raise ValueError(
             f"num_outputs must be {kind.fewest_outputs} or more, got {config.num_outputs}"
         )
-    if config.num_samples < 1:
-        raise ValueError(f"num_samples must be 1 or more, got {config.num_samples}")
-    check_positive(noise_var=config.noise_var)
+    check_positive(num_samples=config.num_samples, noise_var=config.noise_var)
     if config.estimator not in ("exact", "monte_carlo"):
         raise ValueError(f"estimator must be exact or monte_carlo, got {config.estimator!r}")
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from gramian.gram.blocks import Marginals
 from gramian.gram.errors import checks_are_deferred
 from gramian.gram.linalg import mean_and_std
-from gramian.nn.checks import check_positive
 from gramian.nn.likelihoods.likelihood import (
     Estimator,
     Likelihood,
@@ -27,6 +26,7 @@ from gramian.nn.likelihoods.likelihood import (
 )
 from gramian.nn.likelihoods.metric_sums import Metrics, TargetMetrics
 from gramian.nn.parameters import start_at
+from gramian.nn.setting_checks import check_positive
 
 NODES, WEIGHTS = (
     torch.from_numpy(values)[:, None, None] for values in np.polynomial.hermite_e.hermegauss(64)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import GramBlocks
-from gramian.nn.checks import check_choices
+from gramian.nn.setting_checks import check_choices
 
 BatchMean = Callable[[Tensor, tuple[int, ...]], Tensor]
 

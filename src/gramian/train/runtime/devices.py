@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gramian.train.config import DEVICES, ConfigError
+from gramian.train.run_settings import ConfigError, check_device
 
 
 def choose_device(name: str) -> str:
@@ -13,8 +13,7 @@ def choose_device(name: str) -> str:
     Raises:
         ConfigError: an unknown name, or a device that this machine does not have.
     """
-    if name not in DEVICES:
-        raise ConfigError(f"device must be {', '.join(DEVICES)}, got {name!r}")
+    check_device(name)
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not has.get(name, True):
         raise ConfigError(f"device {name} is not available here: take cpu or auto")

@@ -13,12 +13,12 @@ from gramian.experiments.cli.options import Parser, UsageError, add_common_optio
 def run(words: Sequence[str]) -> None:
     """Do what the first word says."""
     options = data_parser().parse_args(list(words))
-    from gramian.train.data import fetch, verify
-
     if options.action == "list":
         return show(options.data_dir, options.json)
     if not options.name:
         raise UsageError(f"gramian data {options.action} needs the name of a data set")
+    from gramian.train.data import fetch, verify
+
     if options.action == "fetch":
         result = {"name": options.name, "path": str(fetch(options.name, options.data_dir))}
         text = f"{result['name']}: {result['path']}"

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 def run(words: Sequence[str]) -> None:
     """Explain, and write the page."""
     options = explain_parser().parse_args(list(words))
+    if not (options.inputs or options.test or options.check):
+        raise UsageError("nothing to explain: name image files, or --test NUMBERS")
     predictor = load_predictor(options)
     shape = predictor.model.data_shape
     if len(shape) != 3 or not predictor.class_names or not predictor.takes_bytes:
@@ -143,6 +145,4 @@ def images(options: Namespace, predictor: Predictor) -> tuple[list[str], Tensor]
             raise UsageError(f"--test: the test set has {len(test)} images, from 0 on")
         names += [f"test image {n} ({test.class_names[int(test.y[n])]})" for n in options.test]
         parts.append(test.x[torch.tensor(options.test)])
-    if not parts and not options.check:
-        raise UsageError("nothing to explain: name image files, or --test NUMBERS")
     return names, torch.cat(parts) if parts else torch.empty(0)

@@ -23,6 +23,8 @@ from gramian.experiments.cli.terminal import as_json
 def run(words: Sequence[str]) -> None:
     """Draw the map."""
     options = map_parser().parse_args(list(words))
+    if options.points < 3:
+        raise UsageError(f"a map needs 3 data points or more, got {options.points}")
     predictor = load_predictor(options)
     if not predictor.class_names:
         raise UsageError("map is for classifiers, this model is a regression")

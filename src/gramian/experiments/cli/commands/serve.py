@@ -38,6 +38,13 @@ log = logging.getLogger("gramian")
 def run(words: Sequence[str]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     options = serve_parser().parse_args(list(words))
+    if options.max_waiting < options.batch_size:
+        raise UsageError(
+            f"--max_waiting must be at least --batch_size ({options.batch_size}), the data of one "
+            f"request, got {options.max_waiting}"
+        )
+    if options.port > 65535:
+        raise UsageError(f"--port must be at most 65535, got {options.port}")
     try:
         import uvicorn
 
@@ -46,11 +53,6 @@ def run(words: Sequence[str]) -> None:
         from gramian.train.runtime.signals import Stopped, StopSignals
     except ImportError as error:
         raise MissingExtraError("gramian serve", "serve") from error
-    if options.max_waiting < options.batch_size:
-        raise UsageError(
-            f"--max_waiting must be at least --batch_size ({options.batch_size}), the data of one "
-            f"request, got {options.max_waiting}"
-        )
     predictor = load_predictor(options)
     local = is_local(options.host)
     token = os.environ.get(TOKEN) or (None if local else secrets.token_urlsafe(24))
@@ -118,8 +120,6 @@ def is_local(host: str) -> bool:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, before anything else is done."""
-    if port > 65535:
-        raise UsageError(f"--port must be at most 65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from gramian.experiments.cli.options import UsageError, announce, on_one_line
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.cli.train_help import check_words
+from gramian.experiments.cli.train_options import named_modules, parse_train
 from gramian.explained import MissingExtraError
 
 if TYPE_CHECKING:
@@ -30,19 +32,19 @@ def run(words: Sequence[str]) -> None:
     if options.help:
         sys.stdout.write(tune_parser().format_help())
         return
+    for word in rest:
+        if word.partition("=")[0] in OF_ONE_RUN:
+            raise UsageError(f"{word} is for one run (gramian train): a search has many")
+    check_words(rest)
     announce("tune")
     try:
         import optuna  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("gramian tune", "tune") from error
-    from gramian.experiments.cli.train_options import named_modules, parse_train
     from gramian.experiments.tune.search_space import bounded, search_space
     from gramian.experiments.tune.tuning import Tuning
     from gramian.train.data import load
 
-    for word in rest:
-        if word.partition("=")[0] in OF_ONE_RUN:
-            raise UsageError(f"{word} is for one run (gramian train): a search has many")
     config, settings, splits = parse_train(rest)
     train = (splits or load(config.data, config.data_dir)).train
     num_data = min(len(train), config.train_size or len(train))
