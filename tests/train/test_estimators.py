@@ -18,7 +18,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gramian import SKR, Bandwidth, ConvDKMConfig
+from gramian import SKR, Bandwidth, ConvDKMConfig, NNGPClassifier, NNGPRegressor, fit
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
 from gramian.train import defaults, natural
@@ -476,6 +476,19 @@ def test_wrong_images(images):
         model.predict(x[..., :5])
 
 
+@pytest.mark.parametrize("shape", [(12, 9, 3), (9, 12, 1), (5, 7, 4), (6, 6, 2)])
+def test_channels_that_come_last_are_refused(images, shape):
+    x = np.random.default_rng(0).random((12, *shape))
+    y = images[1][:12]
+    for kind in (ConvDKMClassifier, NNGPClassifier):
+        with pytest.raises(ValueError, match=r"look like \(H, W, C\).*transpose"):
+            kind().fit(x, y)
+    meant = ConvDKMClassifier(image_shape=shape)
+    assert meant._raw(x, reset=True).shape == x.shape
+    for right in ((3, 12, 9), (12, 4, 4), (12, 3, 9), (1, 9, 12), (3, 9, 3)):
+        assert NNGPClassifier()._raw(np.zeros((2, *right)), reset=True).shape[1:] == right
+
+
 # ---- errors ----
 
 
@@ -494,6 +507,39 @@ def test_wrong_images(images):
 def test_wrong_arguments(moons, changes, message):
     with pytest.raises(ValueError, match=message):
         DKMClassifier(**FAST | changes).fit(*moons)
+
+
+DATES = np.datetime64("2020-01-01") + np.arange(80).astype("timedelta64[D]")
+
+
+@pytest.mark.parametrize("dates", [DATES, DATES - DATES[0], np.array([*DATES, None])[:80]])
+def test_dates_are_no_numbers(classifier, moons, images, dates):
+    x, y = moons
+    columns = np.stack([dates, dates], 1)
+    small = columns[:, None, None, :1].repeat(6, 2).repeat(6, 3)
+    for call in (
+        lambda: DKMClassifier(**FAST).fit(columns, y),
+        lambda: classifier.predict(columns),
+        lambda: DKMRegressor(**FAST).fit(x, dates),
+        lambda: DKMRegressor(**FAST).partial_fit(columns, x),
+        lambda: NNGPRegressor().fit(columns, x),
+        lambda: ConvDKMClassifier(**FAST_CONV).fit(small, y),
+    ):
+        with pytest.raises(ValueError, match="dates or durations"):
+            call()
+
+
+@pytest.mark.parametrize("labels", [["\ud800", "b"], np.array(["a", "b\udfff"], dtype=object)])
+def test_labels_are_text_that_can_be_written(moons, labels):
+    x, y = moons
+    for call in (
+        lambda names: DKMClassifier(**FAST).fit(x, names),
+        lambda names: DKMClassifier(**FAST).partial_fit(x, names, classes=labels),
+        lambda names: NNGPClassifier().fit(x, names),
+        lambda names: fit(DenseDKMConfig(), x, names.astype(str)),
+    ):
+        with pytest.raises(ValueError, match="no Unicode text"):
+            call(np.asarray(labels)[y])
 
 
 def test_wrong_data(classifier, moons):

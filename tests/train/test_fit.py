@@ -241,6 +241,16 @@ def test_integers_in_a_column_are_what_the_likelihood_says():
     torch.testing.assert_close(a.predictions(X)["mean"], b.predictions(X)["mean"])
 
 
+def test_dates_are_no_numbers():
+    dates = np.datetime64("2020-01-01") + np.arange(24)
+    for likelihood in ("auto", "gaussian"):
+        config = DenseDKMConfig(num_inducing=5, likelihood=likelihood)
+        with pytest.raises(DataError, match="got datetime64"):
+            fit(config, X, dates)
+        with pytest.raises(DataError, match="got datetime64"):
+            fit(config, dates[:, None], REAL)
+
+
 def test_images_are_predicted_in_the_form_that_they_were_trained_in():
     images = IMAGES[:, None]
     labels = torch.arange(12) % 2

@@ -236,7 +236,8 @@ def as_dataset(X: Any, y: Any, wanted: Targets | None = None, sample_weight: Any
         targets = targets[:, 0]
     if wanted in ("real", "counts"):
         targets = targets[:, None] if targets.ndim == 1 else targets
-        targets = targets.astype(np.float64) if wanted == "real" else targets
+        numbers = wanted == "real" and targets.dtype.kind in "iubf"
+        targets = targets.astype(np.float64) if numbers else targets
     names = class_names("y", targets)
     return Dataset(as_points("X", x), as_targets("y", targets, names), names, weights)
 

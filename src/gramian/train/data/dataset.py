@@ -186,6 +186,11 @@ def _check_labels(y: Tensor, class_names: tuple[str, ...], is_portion: bool) -> 
     if len(set(class_names)) < len(class_names):
         twice = next(name for name in class_names if class_names.count(name) > 1)
         raise DataError(f"class names must differ, but {twice!r} comes twice")
+    for name in class_names:
+        if not _is_text(name):
+            raise DataError(
+                f"the class name {name!r} is no Unicode text: it holds half of a character"
+            )
     if y.dtype != torch.int64 or y.ndim != 1:
         raise DataError(
             "class numbers must be int64 of shape [N], got "
@@ -202,6 +207,11 @@ def _check_labels(y: Tensor, class_names: tuple[str, ...], is_portion: bool) -> 
             f"all {len(y)} data points are of class {class_names[low]!r}: "
             "at least two classes must be present"
         )
+
+
+def _is_text(name: str) -> bool:
+    """Whether a string can be written down: a half of a surrogate pair cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _check_targets(y: Tensor) -> None:

@@ -136,11 +136,27 @@ def draw_seed(random_state: int | np.random.RandomState | None) -> int:
 
 
 def refuse_channels_last(shape: tuple[int, ...]) -> None:
-    """Raise for (H, W, C), which other libraries use: it would pass for H channels."""
-    if shape[0] == shape[1] > 3 >= shape[2]:
+    """Raise for (H, W, C), which other libraries use: it would pass for H channels.
+
+    That is 4 or fewer of what comes last, and more of the other two.
+    """
+    if shape[2] <= 4 < min(shape[:2]):
         raise ValueError(
             f"images of shape {tuple(map(int, shape))} look like (H, W, C), but (C, H, W) is "
-            "expected: X.transpose(0, 3, 1, 2), or say image_shape=(C, H, W) if they are right"
+            "expected: X.transpose(0, 3, 1, 2), or X.swapaxes(2, 3) if they are that narrow"
+        )
+
+
+def refuse_dates(name: str, values: Any) -> None:
+    """Raise for dates and durations, which would pass as numbers of whatever unit they have."""
+    array = np.asarray(values)
+    dates = (np.datetime64, np.timedelta64)
+    if array.dtype.kind in "mM" or (
+        array.dtype.kind == "O" and any(isinstance(value, dates) for value in array.flat)
+    ):
+        raise ValueError(
+            f"{name} holds dates or durations ({array.dtype}): make them numbers of a unit, as "
+            'by (dates - np.datetime64("2000-01-01")) / np.timedelta64(1, "D")'
         )
 
 

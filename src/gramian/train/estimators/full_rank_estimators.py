@@ -25,6 +25,7 @@ from gramian.train.estimators.base import (
     check_count,
     draw_seed,
     refuse_channels_last,
+    refuse_dates,
     tensor,
 )
 from gramian.train.estimators.kinds import Classifier, Regressor
@@ -103,6 +104,7 @@ class FullRankEstimator(Estimator):
 
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as rows [n, D] or images [n, C, H, W]."""
+        refuse_dates("X", X)
         flat = (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) <= 2
         # scikit-learn counts the features of flat data only
         data = validate_data(self, X, dtype=np.float64, reset=reset, allow_nd=True, ensure_2d=flat)

@@ -24,6 +24,7 @@ from gramian.train.estimators.base import (
     check_choice,
     check_count,
     refuse_channels_last,
+    refuse_dates,
     tensor,
 )
 from gramian.train.estimators.epochs import EpochEstimator, Optimiser, Plan, Precision, Schedule
@@ -38,9 +39,11 @@ PIXELS = [np.float64, np.float32, np.uint8]  # any other type becomes the first
 class ConvDKMClassifier(Classifier, EpochEstimator):
     """A convolutional deep kernel machine for the classes of images.
 
-    Images are (n, C, H, W) or, in grey, (n, H, W); or flat (n, C·H·W) with ``image_shape``. They
-    are held as 8-bit numbers: uint8 as they are, any other type in 256 levels between the smallest
-    and the largest value in training, and cut off there in prediction.
+    Images are (n, C, H, W) or, in grey, (n, H, W); or flat (n, C·H·W) with ``image_shape``, which
+    also lets pass what looks like (n, H, W, C) and is refused otherwise: a last axis of 4 or fewer,
+    and more of the two before. They are held as 8-bit numbers: uint8 as they are, any other type in
+    256 levels between the smallest and the largest value in training, and cut off there in
+    prediction.
 
         p(y | x) = E_q[softmax(f(x))_y],  q(f(x)) = N(mean, var)
 
@@ -169,6 +172,7 @@ class ConvDKMClassifier(Classifier, EpochEstimator):
 
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as uint8 images [n, C, H, W]."""
+        refuse_dates("X", X)
         images = self._images(X, reset)
         if reset:
             self.image_shape_ = tuple(map(int, images.shape[1:]))  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from torch import Tensor
 
 from gramian.nn.likelihoods import PerTarget
-from gramian.train.estimators.base import Array, Estimator, draw_seed, tensor
+from gramian.train.estimators.base import Array, Estimator, draw_seed, refuse_dates, tensor
 
 
 class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
@@ -79,6 +79,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[mi
 
     def _encode(self, y: Any, reset: bool, classes: Any = None) -> tuple[Tensor, tuple[str, ...]]:
         """Targets [n, T], and no class names."""
+        refuse_dates("y", y)
         targets = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
         flat = targets.ndim == 1
         targets = targets[:, None] if flat else targets

@@ -16,7 +16,7 @@ from gramian.nn.likelihoods import find_likelihood
 from gramian.nn.steps.inputs import Lengthscales
 from gramian.train.data import Dataset, RowScaler
 from gramian.train.defaults import TABLES, TableSizes, TableStart
-from gramian.train.estimators.base import check_count, tensor
+from gramian.train.estimators.base import check_count, refuse_dates, tensor
 from gramian.train.estimators.epochs import EpochEstimator, Plan
 from gramian.train.estimators.kinds import Classifier, Regressor
 from gramian.train.predict.logit_scaling import ScalingKind
@@ -87,6 +87,7 @@ class TableEstimator(EpochEstimator):
 
     def _raw(self, X: Any, reset: bool) -> Tensor:
         """X, checked, as a tensor."""
+        refuse_dates("X", X)
         rows = validate_data(self, X, dtype=np.float64, reset=reset)
         return tensor(rows, torch.float64)
 
