@@ -309,6 +309,8 @@ def test_chosen_patches_are_patches_of_the_images_and_differ():
     windows = images.unfold(2, 3, 1).unfold(3, 3, 1).reshape(-1, 9)
     assert all((windows == patch.flatten()).all(1).any() for patch in patches)
     assert len({tuple(patch.flatten().tolist()) for patch in patches}) == 8
+    whole = images[:, :, 1:4, 1:4]  # images of one patch
+    assert (layer.choose_inducing(whole.repeat(2, 1, 1, 1), generator(0)) >= 0).all()
 
 
 def test_directions_are_those_of_planted_clusters():
