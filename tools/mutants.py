@@ -202,11 +202,8 @@ def test(path: Path, text: str, tests: str, known: dict[str, float]) -> dict[str
     loader.path_stats, loader.get_data = path_stats_, get_data_  # type: ignore
     watch = Watch(known)
     code = pytest.main([str(path), *tests.split(), *OPTIONS], plugins=[watch])
-    return {
-        "passed": code == 0,
-        "by": watch.failed or f"exit code {code}",
-        "seconds": watch.seconds,
-    }
+    by = watch.failed or f"exit code {code}"
+    return {"passed": code == 0, "by": by, "seconds": watch.seconds}
 
 
 class Child:
@@ -300,14 +297,7 @@ def main() -> None:
                 answer.pop("seconds", None)
                 with results.open("a") as file:
                     print(json.dumps(child.row | answer, ensure_ascii=False), file=file)
-                print(
-                    *child.row.values(),
-                    answer["ended"],
-                    answer["cpu"],
-                    answer["by"],
-                    sep=" | ",
-                    flush=True,
-                )
+                print(*child.row.values(), *answer.values(), sep=" | ", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from gramian.nn.steps.inputs import DenseInput, PatchInput, directions
 from gramian.nn.steps.kernels import KERNELS, ArcCosine, Jitter, Kernel, Linear
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
-from gramian.nn.steps.pooling import SpatialMean
+from gramian.nn.steps.pooling import NystromMean, SpatialMean
 from gramian.nn.steps.positive_definite import PositiveDefinite
 from gramian.nn.steps.whitening import ZCA, MirrorZCA, PatchZCA
 from tests import reference
@@ -215,6 +215,14 @@ def test_near_identity_mixing_starts_near_the_identity():
     C = conv.mixing.mean((2, 3))
     twice = torch.eye(3, dtype=torch.float64).repeat(2, 1)
     assert (C - 0.7 * twice).abs().max() < 0.25
+
+
+@pytest.mark.parametrize("pooling", [SpatialMean((20, 5, 30)), NystromMean((60, 50))])
+def test_the_mixing_of_a_pooling_starts_as_standard_normals(pooling):
+    pooling.start_(generator(0))
+    raw = pooling.raw_mixing.detach()
+    assert abs(raw.mean()) < 0.1
+    assert abs(raw.std() - 1) < 0.1
 
 
 def test_identity_1x1_convolution_does_nothing():
