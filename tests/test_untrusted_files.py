@@ -1,17 +1,23 @@
 """Files of a stranger: what they name is neither imported nor called, nor built before it fits."""
 
 import json
+import resource
 import shutil
 import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from gramian import DenseDKMConfig, FullRankConfig, FullRankDKM
 from gramian.experiments.cli.commands.serve import prepared, serve_parser
 from gramian.experiments.cli.main import main
 from gramian.experiments.cli.train_options import parse_train
-from gramian.train.config import ConfigError, config_from_dict
-from gramian.train.data import check_named
+from gramian.train.config import ConfigError, build_model, config_from_dict
+from gramian.train.data import RowScaler, check_named
 from gramian.train.data.data_errors import DataMissingError
 from gramian.train.predict.predictor import Predictor
 from gramian.train.pretrained import PretrainedError, pretrained
@@ -140,3 +146,70 @@ def test_what_a_description_lacks_is_named(stranger, changes, message):
     edit(stranger / "model", "config.json", **changes)
     with pytest.raises(PretrainedError, match=message):
         Predictor.from_pretrained(stranger)
+
+
+# ---- sizes ----
+
+DENSE = DenseDKMConfig(num_features=2, num_inducing=4, likelihood="categorical")
+FULL = FullRankConfig(likelihood="categorical", num_classes=2, num_layers=1)
+
+
+def saved(folder, kind):
+    """A small saved model of a kind."""
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if kind == "full_rank":
+        model, config = FullRankDKM(x, torch.arange(6) % 2, FULL), FULL
+    else:
+        model, config = build_model(DENSE), DENSE
+    Predictor(model, config, RowScaler.none(2), ("a", "b")).save_pretrained(folder)
+    Predictor.from_pretrained(folder)
+    return folder
+
+
+SIZES = [
+    ("digits", {"blocks_per_stage": 1_000_000}, "blocks_per_stage must be at most"),
+    ("digits", {"num_outputs": 10**8}, "num_outputs cannot be right"),
+    ("digits", {"num_inducing": [30_000, 30_000]}, "num_inducing cannot be right"),
+    ("digits", {"num_inducing": [10**15, 10**15]}, r"num_inducing = \[1000000000000000"),
+    ("digits", {"num_inducing": [8] * 10**6}, "num_inducing holds 1,000,000 values"),
+    ("digits", {"num_samples": 10**7}, "num_samples must be at most 100,000"),
+    ("digits", {"image_shape": [1, 10**5, 10**5]}, "image_shape must be at most"),
+    ("digits", {"blocks_per_stage": 7}, "it lacks layers.stage1_block"),
+    ("dense", {"num_layers": 10**6}, "num_layers must be at most"),
+    ("dense", {"num_features": 10**9}, "num_features cannot be right"),
+    ("dense", {"num_inducing": 10**5}, "num_inducing cannot be right"),
+    ("dense", {"num_outputs": 10**8}, "num_outputs cannot be right"),
+    ("full_rank", {"num_layers": 10**6}, "num_layers must be at most"),
+    ("full_rank", {"num_classes": 10**8}, "num_classes cannot be right"),
+    ("full_rank", {"num_samples": 10**7}, "num_samples must be at most"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "message"), SIZES)
+def test_sizes_that_the_weights_do_not_have_are_refused_before_they_are_built(
+    tmp_path, kind, changes, message
+):
+    if kind == "digits":
+        folder = shutil.copytree(pretrained()["digits"] / "model", tmp_path / "model")
+    else:
+        folder = saved(tmp_path, kind)
+    model = json.loads((folder / "config.json").read_text())["model"]
+    edit(folder, "config.json", model=model | changes)
+    started = time.thread_time()
+    with bounded_memory(100_000_000), pytest.raises(PretrainedError, match=message) as caught:
+        Predictor.from_pretrained(folder)
+    assert time.thread_time() - started < 1
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 1000
+
+
+@contextmanager
+def bounded_memory(size):
+    """No more address space than ``size`` bytes beyond what is in use."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -747,7 +747,7 @@ def test_training_data_that_are_no_tensors():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"nu": -1.0}, "nu must be 0 or more, or infinity, got -1"),
+        ({"nu": -1.0}, "nu must be 0 or more, or inf, got -1"),
         ({"nu": math.nan}, "nu must be 0 or more"),
         ({"kernel": "cubic"}, r"unknown kernel 'cubic'; known are .*linear"),
         ({"noise_var": 0.0}, "noise_var must be positive, got 0"),

@@ -268,7 +268,7 @@ def test_damaged_files(moons, tmp_path):
     wrong["model"]["number_of_layers"] = 3
     for text, message in [
         (json.dumps(wrong), "number_of_layers"),
-        (whole.replace('"full_rank"', '"dense"'), "not a configuration of a dense model"),
+        (whole.replace('"full_rank"', '"dense"'), "there is no setting relative"),
         ("{", "cannot be read"),
     ]:
         config.write_text(text)

@@ -10,6 +10,7 @@ from gramian.nn.dkm_config import DKMConfig
 from gramian.nn.layers import Layer, ResidualBlock, Shortcut
 from gramian.nn.likelihoods import build_likelihood
 from gramian.nn.model import DKM
+from gramian.nn.setting_checks import MOST_LAYERS, check_at_most
 from gramian.nn.steps.conv import KernelConv, MixingStart
 from gramian.nn.steps.inputs import InducingStart, PatchInput
 from gramian.nn.steps.pooling import NystromMean, Pooling, SpatialMean
@@ -69,6 +70,8 @@ class ConvDKMConfig(DKMConfig):
                 f"one stride per stage: {len(self.num_inducing)} stages in num_inducing, "
                 f"but strides = {self.strides}"
             )
+        most = MOST_LAYERS // 2 // len(self.num_inducing)
+        check_at_most(most, blocks_per_stage=self.blocks_per_stage)
         weights = self.weights_of_block(1)
         if not (min(weights) >= 0 < sum(weights) < math.inf):
             raise ValueError(f"residual_weights must be 0 or more and not both 0, got {weights}")

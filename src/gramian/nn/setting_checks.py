@@ -18,6 +18,9 @@ NOT_NEGATIVE = {
     *("absolute", "blocks_per_stage", "jitter", "num_layers", "relative"),
 }
 """What settings must be, by their names."""
+MOST_LAYERS = 400
+AT_MOST = {"num_samples": 100_000, "num_layers": MOST_LAYERS, "image_shape": 100_000_000}
+"""Bounds of what no tensor of a saved model need have, by name; of several numbers, in all."""
 
 Numbers = float | int | Sequence[float | int]
 
@@ -38,6 +41,13 @@ def check_not_negative(**settings: Numbers | None) -> None:
             raise ValueError(f"{name} must be 0 or more, got {value}")
 
 
+def check_at_most(limit: int, **settings: Numbers) -> None:
+    """Raise if a setting, or the product of its numbers, is larger than ``limit``."""
+    for name, value in settings.items():
+        if math.prod(_numbers(value)) > limit:
+            raise ValueError(f"{name} must be at most {limit:,} in all, got {value}")
+
+
 def check_ranges(settings: Mapping[str, Any]) -> None:
     """Raise where a setting is out of the range that belongs to (the last part of) its name."""
     for name, value in settings.items():
@@ -48,6 +58,8 @@ def check_ranges(settings: Mapping[str, Any]) -> None:
             check_not_negative(**{name: value})
         elif last == "nu" and not value >= 0:
             raise ValueError(f"{name} must be 0 or more, or inf, got {value}")
+        if last in AT_MOST:
+            check_at_most(AT_MOST[last], **{name: value})
 
 
 def check_choices(settings: object) -> None:

@@ -14,6 +14,7 @@ from gramian.nn.contract import Trainable
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.parameters import start_in_
+from gramian.nn.setting_checks import MOST_LAYERS
 from gramian.train.run_settings import ConfigError as ConfigError
 from gramian.train.run_settings import Kind as Kind
 from gramian.train.run_settings import LRFactors as LRFactors
@@ -112,7 +113,7 @@ def check_settings(
 
 
 def check_fields(values: Mapping[str, Any], types: Mapping[str, Any], path: str = "") -> None:
-    """Refuse names that are no fields, null without a meaning, and groups that are no mappings.
+    """Refuse names that are no fields, null without a meaning, long lists, and groups of no names.
 
     jsonargparse takes a string for the name of a file, and imports what a ``class_path`` names.
     """
@@ -124,6 +125,8 @@ def check_fields(values: Mapping[str, Any], types: Mapping[str, Any], path: str 
             check_fields({group: {inner: value}}, types, path)
             continue
         kind = types[group]
+        if isinstance(value, list) and len(value) > MOST_LAYERS:
+            raise ConfigError(f"{path}{name} holds {len(value):,} values, more than {MOST_LAYERS}")
         if is_dataclass(kind):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{path}{name} must hold settings by name, got {value!r}")

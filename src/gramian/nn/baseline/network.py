@@ -13,7 +13,13 @@ from gramian.gram.blocks import Marginals
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.contract import ByPath, DKMResult, Trainable
 from gramian.nn.likelihoods import LikelihoodConfig, build_likelihood, check_likelihood
-from gramian.nn.setting_checks import check_choices, check_positive, check_ranges
+from gramian.nn.setting_checks import (
+    MOST_LAYERS,
+    check_at_most,
+    check_choices,
+    check_positive,
+    check_ranges,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +54,7 @@ class NetworkConfig(LikelihoodConfig):
         check_choices(self)
         check_ranges(vars(self))
         check_positive(blocks_per_stage=self.blocks_per_stage)
+        check_at_most(MOST_LAYERS // 2 // len(self.widths), blocks_per_stage=self.blocks_per_stage)
         if len(self.strides) != len(self.widths):
             raise ValueError(
                 f"one stride per stage: {len(self.widths)} stages in widths, "

@@ -16,6 +16,7 @@ from gramian.gram.skr import SKR
 from gramian.nn.checks import check_features, check_labels
 from gramian.nn.dkm_config import KernelConfig
 from gramian.nn.likelihoods import Categorical, Estimator, Gaussian, Likelihood
+from gramian.nn.setting_checks import check_ranges
 from gramian.nn.steps.gram_layer import GramLayer
 from gramian.nn.steps.inputs import Lengthscales
 from gramian.nn.steps.kernels import KERNELS, Kernel, Linear
@@ -80,13 +81,7 @@ class FullRankConfig(KernelConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        if not self.nu >= 0:
-            raise ValueError(f"nu must be 0 or more, or infinity, got {self.nu}")
-        if self.num_layers < 0 or self.num_samples < 1:
-            raise ValueError(
-                "num_layers must be 0 or more and num_samples 1 or more, "
-                f"got {self.num_layers} and {self.num_samples}"
-            )
+        check_ranges({name: getattr(self, name) for name in ("nu", "num_layers", "num_samples")})
         if self.num_classes is not None and self.num_classes < 2:
             raise ValueError(f"num_classes must be 2 or more, or None, got {self.num_classes}")
         for name in ("noise_var", "alpha"):

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from gramian._version import __version__
 from gramian.gram.blocks import Marginals
-from gramian.gram.errors import NumericalError
+from gramian.gram.errors import NumericalError, deferred_checks
 from gramian.nn.contract import Trainable
 from gramian.nn.explain import TOP, LayerFeatures, contributions, input_shares, pixel_shares
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
@@ -398,15 +398,19 @@ class Predictor:
             raise ValueError(f"seed must be an integer, got {seed!r}")
         model: Trainable | FullRankModel
         config: ModelConfig | FullRankConfig
-        if not isinstance(description["model"], dict):
-            raise ValueError(f"model must hold settings by name, got {description['model']!r}")
-        if description["model"].get("kind") == FULL_RANK:
-            rest = {name: value for name, value in description["model"].items() if name != "kind"}
-            config = settings_from_dict(FullRankConfig, rest, "a model without inducing points")
-            model = build_full_rank(weights["train_inputs"], weights["train_targets"], config)
+        settings = description["model"]
+        if not isinstance(settings, dict):
+            raise ValueError(f"model must hold settings by name, got {settings!r}")
+        if settings.get("kind") == FULL_RANK:
+            rest = {name: value for name, value in settings.items() if name != "kind"}
+            full = settings_from_dict(FullRankConfig, rest, "a model without inducing points")
+            x, y = weights["train_inputs"], weights["train_targets"]
+            check_fits(lambda: build_full_rank(x.to("meta"), y, full), weights, settings)
+            config, model = full, build_full_rank(x, y, full)
         else:
-            config = model_config_from_dict(description["model"])
-            model = build_model(config, DTYPES[dtype])
+            batched = model_config_from_dict(settings)
+            check_fits(lambda: build_model(batched), weights, settings)
+            config, model = batched, build_model(batched, DTYPES[dtype])
         model.load_state_dict(weights)
         if model.dtype != DTYPES[dtype]:
             raise ValueError(f"dtype is {dtype}, but the weights are {model.dtype}")
@@ -434,6 +438,47 @@ def described(likelihood: Likelihood, q: Marginals, samples: Tensor) -> dict[str
     latent = likelihood.latent(q)
     prediction = likelihood.predict(q, samples)
     return {**prediction, "latent_mean": latent.mean, "latent_variance": latent.var}
+
+
+def check_fits(
+    build: Callable[[], torch.nn.Module], weights: Mapping[str, Tensor], settings: Mapping[str, Any]
+) -> None:
+    """Raise unless a model has the names and shapes of ``weights``; it is built without storage.
+
+    The message names the settings that hold a size which the weights do not have.
+    """
+    try:
+        with torch.device("meta"), deferred_checks():
+            model = build()
+    except RuntimeError as error:
+        largest = max(settings, key=lambda key: max(_numbers_of(settings[key]), default=0))
+        raise ValueError(
+            f"the model cannot be built, its largest setting is {largest} = {settings[largest]}: "
+            f"{error}"
+        ) from error
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    lacking = [name for name in wanted if name not in found]
+    strange = [name for name in found if name not in wanted]
+    if lacking or strange:
+        raise ValueError(
+            f"{WEIGHTS} does not belong to {CONFIG}: it lacks {', '.join(lacking[:5]) or 'nothing'}"
+            f" and has {', '.join(strange[:5]) or 'nothing'} besides"
+        )
+    for name, shape in wanted.items():
+        if shape != found[name] and found[name]:  # old models have numbers for some
+            sizes = set(shape) - set(found[name])
+            fields = [key for key, value in settings.items() if sizes & _numbers_of(value)]
+            raise ValueError(
+                f"{name} has the shape {found[name]} in {WEIGHTS}, but {shape} by {CONFIG}: "
+                f"{' or '.join(fields) or 'its settings'} cannot be right"
+            )
+
+
+def _numbers_of(value: object) -> set[int]:
+    """The integers of a setting."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return {number for number in values if isinstance(number, int)}
 
 
 def build_full_rank(x: Tensor, y: Tensor, config: FullRankConfig) -> FullRankModel:
