@@ -22,7 +22,7 @@ from gramian import (
     fit,
 )
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
-from gramian.nn.joint import joint
+from gramian.nn.joint import Joint, joint
 from gramian.train.pretrained import PretrainedError
 from tests.samples import generator, random_
 
@@ -183,6 +183,37 @@ def test_neighbours_are_drawn_together(diabetes):
     assert np.var(drawn[0] - drawn[1]) == pytest.approx(2 * noise, rel=0.15)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_samples_of_covariances_without_full_rank(dtype, outputs):
+    """The last row has no variance, and rows 3 to 5 are sums of others; rounding is below 0."""
+    half = torch.randn(outputs, 3, 3, generator=generator(), dtype=dtype)
+    half = torch.cat([half, half @ half, torch.zeros(outputs, 1, 3, dtype=dtype)], 1)
+    cov = half @ half.mT - torch.finfo(dtype).eps * torch.eye(7, dtype=dtype)
+    mean, kept = torch.arange(21, dtype=dtype).view(7, 3), cov.clone()
+    drawn = Joint(mean, cov).sample(60_000, generator(1))
+    assert torch.equal(cov, kept)
+    assert drawn.dtype == dtype
+    for c in range(3):
+        expected, scale = cov[c % outputs], cov[c % outputs].diagonal().max()
+        assert ((torch.cov(drawn[..., c].mT) - expected).abs() / scale).max() < 0.03
+        close(drawn[..., c].mean(0), mean[:, c], 0.03 * scale.sqrt())
+    assert (drawn[:, 6] == mean[6]).all()
+
+
+def test_functions_are_drawn_without_noise(diabetes):
+    x, y, new = diabetes
+    model = DKMRegressor(max_epochs=3, num_inducing=20, random_state=0).fit(x, y)
+    drawn = model.sample_y(new, 4000, noise=False)
+    mean, var = model.latent_mean_and_variance(new)
+    np.testing.assert_allclose(drawn.mean(1), mean, atol=5 * (var.max() / 4000) ** 0.5)
+    cov = model.predictor_.joint(torch.tensor(new)).cov[0].numpy()
+    cov = cov * float(model.model_.likelihood.scale[0]) ** 2
+    np.testing.assert_allclose(np.cov(drawn), cov, atol=0.1 * var.max())
+    twice = model.sample_y(np.repeat(new[:1], 2, 0), 100, noise=False)
+    assert np.var(twice[0] - twice[1]) < 0.02 * var[0]  # jitter
+
+
 def test_what_has_no_joint_distribution():
     images = ConvDKM.from_config(
         ConvDKMConfig(image_shape=(1, 8, 8), num_inducing=(4,), strides=(2,), whitening=False)
@@ -197,6 +228,9 @@ def test_what_has_no_joint_distribution():
     with pytest.raises(ValueError, match="return_cov is for real targets"):
         counts.predict(rows, return_cov=True)
     assert counts.sample_y(rows, 2).shape == (30, 2)
+    log_rates = counts.sample_y(rows, 500, noise=False)
+    mean, var = counts.latent_mean_and_variance(rows)
+    np.testing.assert_allclose(log_rates.mean(1), mean, atol=0.25 * var.max() ** 0.5)
     from gramian import NetworkConfig
 
     pixels = torch.randint(0, 255, (8, 1, 8, 8), generator=generator(), dtype=torch.uint8)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
+from gramian.gram.blocks import GramBlocks
 from gramian.gram.conditional import Conditional, VarianceCheck
 from gramian.gram.errors import within
 from gramian.gram.fast.passes import translate
@@ -24,8 +26,11 @@ from gramian.nn.layers import DKMLayer, LayerState
 from gramian.nn.model import DKM
 from gramian.nn.steps.centre import Centre, CentredState
 from gramian.nn.steps.inputs import DenseInput
+from gramian.nn.steps.kernels import Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import OutputState
+
+ROWS = 256  # whose kernel is worked out at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,30 @@ class Joint:
     cov: Float[Tensor, "#C B B"]  # of each output, or one for all
 
     def sample(self, num_samples: int, generator: torch.Generator) -> Float[Tensor, "S B C"]:
-        """Draws of f, whole functions each; what rounding has made negative counts as 0."""
-        eigenvalues, vectors = torch.linalg.eigh(self.cov.double())
-        root = vectors * eigenvalues.clamp_min(0).sqrt()[:, None]
-        shape = (num_samples, self.mean.shape[1], len(self.mean), 1)
+        """Draws of f, whole functions each; variances as small as rounding count as 0."""
+        outputs, (B, C) = len(self.cov), self.mean.shape
+        shape = (outputs, B, C // outputs, num_samples)
         z = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
-        drawn = (root @ z.to(root.device))[..., 0].mT  # [S, B, C]
-        return self.mean + drawn.to(self.mean.dtype)
+        z = z.cpu().flatten(2)
+        drawn = torch.stack([_times_root(*pair) for pair in zip(self.cov, z, strict=True)])
+        drawn = drawn.view(shape).permute(3, 1, 0, 2).flatten(2)  # [S, B, C]
+        return self.mean + drawn.to(self.mean)
+
+
+def _times_root(cov: Float[Tensor, "B B"], z: Float64[Tensor, "B S"]) -> Float64[Tensor, "B S"]:
+    """R z with R Rᵀ = cov, by Cholesky with pivots: it ends where the variances left are rounding.
+
+    So it needs neither full rank nor eigenvalues, which cost fifty times as much.
+    """
+    from scipy.linalg.lapack import dpstrf
+
+    least = cov.diagonal().max().item() * torch.finfo(cov.dtype).eps ** (2 / 3)
+    matrix = np.array(cov.mT.cpu().numpy(), dtype=np.float64)
+    factor, order, rank, _ = dpstrf(matrix, lower=1, tol=least, overwrite_a=1)
+    root = torch.from_numpy(factor.T)[:rank].triu_()
+    drawn = torch.empty_like(z)
+    drawn[torch.from_numpy(order).long() - 1] = root.mT @ z[:rank]
+    return drawn
 
 
 @torch.no_grad()
@@ -72,7 +94,7 @@ def _of_rows(model: DKM, x: Tensor) -> Joint:
             raise ValueError(f"the joint distribution cannot be taken through {name}, a {kind}")
         with within(name):
             G = _layer(layer, G, chain.layers[name])
-    K = _normalised(model.norm, kernel_of_pairs(model.kernel, G, chain.K_ii), chain.top_ii)
+    K = _normalised(model.norm, _kernel(model.kernel, G, chain.K_ii), chain.top_ii)
     with within("output"):
         return _output(K, chain.output, model.output.variance_check)
 
@@ -81,11 +103,8 @@ def _layer(layer: DKMLayer, G: FullBlocks, state: LayerState) -> FullBlocks:
     """(centring →) kernel → Gram layer → normalisation."""
     if layer.centre is not None and state.centred is not None:
         G = _centred(layer.centre, G, state.centred)
-    K = kernel_of_pairs(layer.kernel, G, state.phi_ii)
-    if layer.gram.unexplained == "dropped":
-        G = _explained(K, state.conditional)
-    else:
-        G = condition_full(K, state.conditional)
+    K = _kernel(layer.kernel, G, state.phi_ii)
+    G = _conditioned(K, state.conditional, layer.gram.unexplained == "dropped")
     G = FullBlocks(G.ii, G.ti, _checked(G.tt, layer.gram.variance_check))
     return _normalised(layer.norm, G, state.ii)
 
@@ -98,10 +117,23 @@ def _centred(centre: Centre, G: FullBlocks, state: CentredState) -> FullBlocks:
     return FullBlocks(state.ii, ti[None], (tt + (diagonal - tt.diagonal()).diag())[None])
 
 
-def _explained(K: FullBlocks, conditional: Conditional) -> FullBlocks:
-    """As ``condition_full``, without what the inducing points do not explain: G_tt = U Uᵀ."""
-    U = conditional.whiten(K.ti[0]) @ conditional.whitened_factor
-    return FullBlocks(conditional.ii, conditional.cross(U)[None], (U @ U.mT)[None])
+def _kernel(kernel: Kernel, G: FullBlocks, K_ii: Float[Tensor, "P P"]) -> FullBlocks:
+    """As ``kernel_of_pairs``, some rows at once: a kernel needs several times the memory."""
+    g_tt, K_tt = G.tt.diagonal(dim1=1, dim2=2), torch.empty_like(G.tt)
+    for start in range(0, G.tt.shape[1], ROWS):
+        rows = slice(start, start + ROWS)
+        K_tt[:, rows] = kernel.every(G.tt[:, rows], g_tt[:, rows, None], g_tt[:, None])
+    K = kernel.data(GramBlocks(G.ii, G.ti, g_tt), K_ii)
+    K_tt.diagonal(dim1=1, dim2=2).copy_(K.tt_diag)
+    return FullBlocks(K_ii, K.ti, K_tt)
+
+
+def _conditioned(K: FullBlocks, conditional: Conditional, dropped: bool) -> FullBlocks:
+    """As ``condition_full``, in place; what is not explained may be dropped: G_tt = U Uᵀ."""
+    X = conditional.whiten(K.ti[0])
+    U = X @ conditional.whitened_factor
+    rest = K.tt[0].zero_() if dropped else K.tt[0].addmm_(X, X.mT, alpha=-1)
+    return FullBlocks(conditional.ii, conditional.cross(U)[None], rest.addmm_(U, U.mT)[None])
 
 
 def _normalised(norm: GramNorm, G: FullBlocks, ii: Float[Tensor, "P P"]) -> FullBlocks:
@@ -116,7 +148,8 @@ def _output(K: FullBlocks, state: OutputState, check: VarianceCheck) -> Joint:
     """``GPOutput.data`` with K_tt − X Xᵀ + U Uᵀ."""
     X = solve_lower(state.kernel_factor, K.ti[0].mT).mT
     U = X @ state.whitened_factor
-    return Joint(X @ state.whitened_mean, _checked(K.tt - X @ X.mT + U @ U.mT, check))
+    K.tt[0].addmm_(X, X.mT, alpha=-1).addmm_(U, U.mT)
+    return Joint(X @ state.whitened_mean, _checked(K.tt, check))
 
 
 def _of_full_rank(model: FullRankModel, x: Tensor) -> Joint:
@@ -164,5 +197,5 @@ def _checked(
 ) -> Float[Tensor, "outputs B B"]:
     """With the variance check's word on the diagonals."""
     diagonals = tt.diagonal(dim1=1, dim2=2)
-    checked, _ = check(diagonals)
-    return tt + (checked - diagonals).diag_embed()
+    diagonals.copy_(check(diagonals)[0])
+    return tt

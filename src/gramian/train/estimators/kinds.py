@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from torch import Tensor
 
+from gramian.gram.blocks import Marginals
 from gramian.nn.likelihoods import PerTarget
 from gramian.train.estimators.base import Array, Estimator, draw_seed, refuse_dates, tensor
 
@@ -128,15 +129,28 @@ class Regressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[mi
         return self._shaped(mean), self._shaped(np.broadcast_to(var, mean.shape).copy())
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+        noise: bool = True,
     ) -> Array:
-        """Targets drawn together for all rows: whole functions, and noise: [n, (T,) samples]."""
+        """Targets drawn together for all rows: whole functions, and noise: [n, (T,) samples].
+
+        Without noise the functions alone, as ``latent_mean_and_variance`` has them. Memory grows
+        with n².
+        """
         check_is_fitted(self, "predictor_")
         q, likelihood = self.predictor_.joint(self._raw(X, reset=False)), self.model_.likelihood
         assert isinstance(likelihood, PerTarget)
         draw = torch.Generator().manual_seed(draw_seed(random_state))
-        drawn = likelihood.draw_targets(q.sample(n_samples, draw), draw).movedim(0, -1)
-        return self._shaped(drawn.cpu().numpy())
+        drawn = q.sample(n_samples, draw)
+        if noise:
+            drawn = likelihood.draw_targets(drawn, draw)
+        else:
+            flat = drawn.flatten(0, 1)
+            drawn = likelihood.latent(Marginals(flat, flat.square())).mean.view(drawn.shape)
+        return self._shaped(drawn.movedim(0, -1).cpu().numpy())
 
     def _shaped(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values
