@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gramian._version import __version__
+from gramian.experiments.cli.escapes import printable
 from gramian.experiments.cli.standard_streams import secure_streams
 from gramian.explained import address, anchor, is_out_of_memory, section_of
 from gramian.train.runtime.threads import bound_spinning
@@ -111,6 +112,7 @@ def run(name: str, words: Sequence[str]) -> None:
 
 def fail(message: str, code: int, section: str, command: str = "") -> int:
     """Say what is wrong, on standard error, and where to read on; a wrong command in one line."""
+    message = printable(message, keep="\n\t")
     if code == 2:
         line = " ".join(message.split())
         sys.stderr.write(f"gramian: {line} (see {command} --help; {anchor(section)})\n")
@@ -119,11 +121,19 @@ def fail(message: str, code: int, section: str, command: str = "") -> int:
     return code
 
 
+class PlainLines(logging.Formatter):
+    """Messages without control characters, which names in files may have."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As usual, escaped."""
+        return printable(super().format(record), keep="\n\t")
+
+
 def set_up_logging(quiet: bool) -> None:
     """Messages of the library, as plain lines on standard error."""
     logger = logging.getLogger("gramian")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(PlainLines("%(message)s"))
     logger.handlers = [handler]
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
     logger.propagate = False

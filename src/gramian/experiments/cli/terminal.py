@@ -11,6 +11,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from gramian.experiments.cli.escapes import printable
 
 ROWS = {
     "num": ("data points", ",.0f"),
@@ -32,10 +35,10 @@ ROWS = {
 
 def show_metrics(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """A table with a column for each data set."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(printable(title)), title_justify="left")
     table.add_column("")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(Text(printable(name)), justify="right")
     found = dict.fromkeys(key for values in columns.values() for key in values)
     numbered = {key: re.fullmatch(r"(rmse|mae)_(\d+)", key) for key in found}
     rows = ROWS | {
@@ -56,7 +59,8 @@ def show_detections(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> N
     """How well each score tells other data from the test set: a table for each of those."""
     columns = {"auroc": "AUROC", "aupr": "AUPR", "fpr95": "FPR at 95 %"}
     for name, scores in found.items():
-        table = Table(title=f"Is {name} unlike the training data?", title_justify="left")
+        title = Text(printable(f"Is {name} unlike the training data?"))
+        table = Table(title=title, title_justify="left")
         table.add_column("score")
         for label in columns.values():
             table.add_column(label, justify="right")

@@ -11,6 +11,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from gramian.experiments.cli.commands.predict import read
+from gramian.experiments.cli.escapes import printable, say
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_comparison_options, fitting_data, some_data
 from gramian.experiments.cli.saved_model import (
@@ -72,8 +73,8 @@ def run(words: Sequence[str]) -> None:
         return
     for each in found:
         label, probability, _ = each.classes[0]
-        sys.stdout.write(f"{each.name}: {label}, {probability:.1%}\n")
-    sys.stdout.write(f"{folder / 'explanation.html'}\n")
+        say(printable(f"{each.name}: {label}, {probability:.1%}") + "\n")
+    say(f"{folder / 'explanation.html'}\n")
 
 
 def explain_parser() -> Parser:
@@ -121,7 +122,7 @@ def check(options: Namespace, predictor: Predictor, folder: Path) -> None:
         found = {"gain": gain.mean, "standard_error": gain.standard_error, "num": gain.n}
         sys.stdout.write(as_json({"file": str(folder / "deletion.png"), **found}))
         return
-    sys.stdout.write(
+    say(
         f"without the pixels of the largest shares the probability is lower by "
         f"{as_text(gain, 4)} than without random ones ({gain.n} images)\n"
         f"{folder / 'deletion.png'}\n"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.options import Parser
 from gramian.experiments.cli.saved_model import (
     add_model_options,
@@ -32,7 +33,7 @@ def run(words: Sequence[str]) -> None:
     if options.json:
         sys.stdout.write(as_json({**asdict(result), "path": str(result.path)}))
     else:
-        sys.stdout.write(as_text(result))
+        say(as_text(result))
 
 
 def export_parser() -> Parser:

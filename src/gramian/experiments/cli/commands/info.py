@@ -11,6 +11,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from gramian.experiments.cli.escapes import printable
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.saved_model import add_model_options, load_predictor
 from gramian.experiments.cli.terminal import as_json
@@ -32,7 +33,9 @@ def run(words: Sequence[str]) -> None:
     if options.json:
         sys.stdout.write(as_json(facts))
     else:
-        sys.stdout.write("".join(f"{key:<14} {_short(value)}\n" for key, value in facts.items()))
+        sys.stdout.write(
+            "".join(f"{key:<14} {printable(_short(value))}\n" for key, value in facts.items())
+        )
 
 
 def info_parser() -> Parser:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jsonargparse.typing import PositiveInt
 
+from gramian.experiments.cli.escapes import printable, say
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_data_options, check_shape, chosen_data
 from gramian.experiments.cli.saved_model import (
@@ -58,8 +59,8 @@ def run(words: Sequence[str]) -> None:
         sys.stdout.write(as_json({"files": files, "agreement": found}))
         return
     for layer, agreement in found.items():
-        sys.stdout.write(f"{layer:<16} {agreement:6.1%} of the ten nearest neighbours agree\n")
-    sys.stdout.write(f"{folder / 'map.png'}\n{folder / 'map.html'}\n")
+        say(f"{printable(layer):<16} {agreement:6.1%} of the ten nearest neighbours agree\n")
+    say(f"{folder / 'map.png'}\n{folder / 'map.html'}\n")
 
 
 def map_parser() -> Parser:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gramian.experiments.cli.escapes import csv_cell
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.saved_model import (
     PredictionFailed,
@@ -146,9 +147,9 @@ def check_finite(table: list[Row]) -> None:
 def as_csv(table: list[Row]) -> str:
     """The table as comma-separated values."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(csv_cell, table[0]))
+    writer.writerows(map(csv_cell, row.values()) for row in table)
     return text.getvalue()
 
 

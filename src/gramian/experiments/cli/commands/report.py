@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.options import Parser, add_common_options
 from gramian.explained import MissingExtraError
 
@@ -24,7 +25,7 @@ def run(words: Sequence[str]) -> None:
     if options.json:
         sys.stdout.write(json.dumps({"files": [str(path) for path in paths]}) + "\n")
     else:
-        sys.stdout.write("".join(f"{path}\n" for path in paths))
+        say("".join(f"{path}\n" for path in paths))
 
 
 def report_parser() -> Parser:

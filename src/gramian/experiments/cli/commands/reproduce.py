@@ -12,7 +12,9 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from rich.console import Console
 from rich.table import Table as TextTable
+from rich.text import Text
 
+from gramian.experiments.cli.escapes import printable
 from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
 from gramian.experiments.cli.terminal import as_json
 from gramian.experiments.conditions.sweep import FIGURES
@@ -210,19 +212,25 @@ def show_list(json: bool) -> None:
 def show_grid(grid: Grid, hidden: tuple[str, ...]) -> None:
     """What a terminal has room for of a table of results; the report shows all of it."""
     title = f"{grid.title}\n{grid.subtitle}"
-    table = TextTable(title=title, title_justify="left", show_lines=True)
+    table = TextTable(title=shown(title), title_justify="left", show_lines=True)
     first, *headings = grid.headings
-    table.add_column(first)
+    table.add_column(shown(first))
     columns = [n for n, heading in enumerate(headings) if not heading.startswith(hidden)]
     for column in columns:
-        table.add_column(headings[column], justify="right")
+        table.add_column(shown(headings[column]), justify="right")
     for line in grid.lines:
         if not line.quoted:
-            table.add_row(line.label, *(line.cells[column].text for column in columns))
+            cells = (line.cells[column].text for column in columns)
+            table.add_row(*map(shown, (line.label, *cells)))
     console = Console(file=sys.stdout)
     console.print(table)
     for text in (*grid.warnings, *grid.failures):
-        console.print(f"• {text}", highlight=False)
+        console.print(shown(f"• {text}"))
+
+
+def shown(text: str) -> Text:
+    """Text of a folder's files, without markup and control characters."""
+    return Text(printable(text, keep="\n"))
 
 
 def _cells(grid: Grid, cells: Sequence[object]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
+from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_comparison_options, some_data
 from gramian.experiments.cli.saved_model import (
@@ -70,7 +71,7 @@ def run(words: Sequence[str]) -> None:
         app = build_app(prepared(options, predictor), name, limits, names, token, proxies)
         url = f"http://{shown}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
         ready = as_json({"url": url, "token": token, "model": name})
-        sys.stdout.write(ready if options.json else f"{name}: {url}\n")
+        say(ready if options.json else f"{name}: {url}\n")
         sys.stdout.flush()
         log.info("Ctrl-C ends it")
         settings = uvicorn.Config(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.terminal import as_json, show_metrics
 from gramian.experiments.cli.train_options import as_file, parse_train
 from gramian.explained import MissingExtraError
@@ -50,7 +51,7 @@ def run(words: Sequence[str]) -> None:
         sys.stdout.write(as_json({"folder": str(folder.path), **summary}))
     else:
         show_metrics(f"{config.data}, seed {config.seed}", summary["metrics"])
-        sys.stdout.write(f"\nrun folder: {folder.path}\n")
+        say(f"\nrun folder: {folder.path}\n")
 
 
 def train(

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from gramian.experiments.cli.escapes import printable, say
 from gramian.experiments.cli.options import UsageError, announce, on_one_line
 from gramian.experiments.cli.terminal import as_json
 from gramian.experiments.cli.train_help import check_words
@@ -103,7 +105,7 @@ def show(tuning: Tuning, json: bool) -> None:
         found = {"folder": str(tuning.folder), "best": best.number if best else None}
         sys.stdout.write(as_json({**found, "trials": rows}))
         return
-    table = Table(title=f"{tuning.folder}, by validation", title_justify="left")
+    table = Table(title=Text(printable(f"{tuning.folder}, by validation")), title_justify="left")
     heads = {"log_likelihood": "ll", "accuracy": "acc."}
     names = [name for name in rows[0] if name not in ("folder", "state")]
     for name in names:
@@ -115,14 +117,14 @@ def show(tuning: Tuning, json: bool) -> None:
     Console(file=sys.stdout).print(table)
     given_up = sum(row["state"] == "pruned" for row in rows)
     failed = len(rows) - len(ended) - given_up
-    sys.stdout.write(
+    say(
         f"{len(rows)} trials, {given_up} given up early, {failed} failed: "
         f"{tuning.folder / 'trials.csv'}\n"
     )
     if best is None:
         sys.stdout.write("no trial has come to its end\n")
         return
-    sys.stdout.write(
+    say(
         f"picture: {tuning.folder / 'tune.png'}\n"
         f"the best: gramian train --config {tuning.folder / 'best.yaml'}\n"
     )
@@ -132,4 +134,4 @@ def as_cell(value: object) -> str:
     """A value of the table."""
     if value is None:
         return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else printable(str(value))
