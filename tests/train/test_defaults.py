@@ -1,6 +1,9 @@
 """Settings that suit the data: sizes, words, and results beside the estimators'."""
 
 import json
+import re
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,12 +11,14 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_wine
 
-from gramian import DKMClassifier
+from gramian import DenseDKMConfig, DKMClassifier
 from gramian.experiments.cli.main import main
-from gramian.train.config import config_from_dict
-from gramian.train.data import Dataset, load
+from gramian.train.config import TrainConfig, build_model, config_from_dict
+from gramian.train.cost.expectation import expectation
+from gramian.train.data import Augmentation, Dataset, RowScaler, load
 from gramian.train.defaults import IMAGE_MODEL, IMAGE_TRAINING, TABLES, in_words, settings_for
 from gramian.train.presets import preset_config
+from gramian.train.task import Task
 
 
 def images(count, side, channels=1):
@@ -90,6 +95,35 @@ def test_the_program_says_what_it_chose(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert "10 images of 1×12×12, 2 classes: a convolutional DKM" in lines[1]
     assert "parameters" in lines[2]
+
+
+def test_the_plan_is_that_of_the_options(tmp_path, capsys):
+    table = tmp_path / "table.npz"
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    np.savez(table, x=x, y=x[:, 0])
+    words = ["--max_epochs", "30", "--batch_size", "8", "--model.num_inducing", "7"]
+    assert main(["train", "--data", str(table), "--dry_run", *words]) == 0
+    chosen, plan = capsys.readouterr().err.splitlines()[1:]
+    assert "a dense DKM with 7 inducing points, 30 epochs of batches of 8 (" in chosen
+    assert re.search(r" 30 epochs = 150 steps of [\d.]+ s: with evaluations and checkpoints", plan)
+
+
+def test_the_time_of_a_plan_has_evaluations_and_checkpoints():
+    data = rows(40)
+    settings = TrainConfig(
+        kind="dense", data="own", max_epochs=100, batch_size=40, evaluate_every=10, patience=3,
+        validation_fraction=0.5, model=DenseDKMConfig(num_inducing=5),
+    )  # fmt: skip
+    model = build_model(settings.model)
+    whole = Task(data, rows(4000), None, RowScaler.none(4), Augmentation(0, False))
+    said = partial(expectation, whole, settings, model, 40, 100, 0.3)
+    # 100 steps of 0.3 s; 10 times 4,000 rows without gradients, 100 times those of a step
+    assert "at most 100 epochs = 100 steps of 0.3 s: with evaluations " in said(recorded=False)
+    assert said(recorded=False).endswith(" about 2.2 min")
+    assert said(recorded=True).endswith(" with evaluations and checkpoints about 2.2 min")
+    alone = replace(whole, validation=None)
+    assert expectation(alone, settings, model, 40, 100, 0.3, False).endswith(" about 30 s")
+    assert expectation(alone, settings, model, 40, 100, 0.3, True).endswith(" about 33 s")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
 import torch
 
-from gramian import DenseDKM, DenseDKMConfig
+from gramian import Dataset, DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import Gaussian
-from gramian.train.natural import natural_step_
+from gramian.train import natural
+from gramian.train.config import TrainConfig
+from gramian.train.data import Augmentation, RowScaler
+from gramian.train.natural import NaturalTrainer, natural_step_
+from gramian.train.runtime.engine import Engine
+from gramian.train.task import Task, untrained
+from gramian.train.trial import TRIALS, trial_seconds
 from tests.samples import generator
 
 
@@ -56,3 +62,26 @@ def test_one_full_step_is_exact_for_targets_with_a_noise_each():
     precisions = [torch.linalg.inv(output.q_cov.matrix) for output in alone]
     mean = torch.stack(precisions).mean(0)
     torch.testing.assert_close(torch.linalg.inv(together.q_cov.matrix), mean, rtol=1e-6, atol=1e-6)
+
+
+def test_a_step_is_timed_with_its_natural_half_and_leaves_q_as_it_is(monkeypatch):
+    x = torch.randn(20, 2, generator=generator(0))
+    data = Dataset(x, x[:, :1].sin())
+    config = DenseDKMConfig(
+        num_features=2, num_outputs=1, num_inducing=5, divergence="exact", likelihood="gaussian"
+    )
+    settings = TrainConfig(kind="dense", model=config, natural=True, max_epochs=2, batch_size=10)
+    task = Task(data, None, None, RowScaler.fit(x), Augmentation(0, False))
+    predictor = untrained(config, data, task.scaler)
+    run = NaturalTrainer(predictor, task, settings, Engine("cpu"), quiet=True)
+    run.start(resume=False)
+    run.sums = {"clamped": 0}
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    steps = []
+    monkeypatch.setattr(
+        natural, "natural_step_", lambda *given: steps.append(natural_step_(*given)) or steps[-1]
+    )
+    trial_seconds(run)
+    assert len(steps) == 1 + TRIALS
+    assert all(value.equal(before[name]) for name, value in run.model.state_dict().items())
+    assert run.sums == {"clamped": 0}

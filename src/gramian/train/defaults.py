@@ -159,7 +159,7 @@ def epochs_for(steps: int, num_data: int, batch: int, at_least: int) -> int:
 
 
 def in_words(settings: dict[str, Any], train: Dataset) -> str:
-    """One line on what was chosen, and how to choose otherwise."""
+    """One line on the settings of a run, and how to have others."""
     model = settings["model"]
     points = "images" if train.images else "rows"
     shape = "×".join(map(str, train.x.shape[1:]))
@@ -171,5 +171,5 @@ def in_words(settings: dict[str, Any], train: Dataset) -> str:
     return (
         f"{len(train):,} {points} of {shape}, {targets}: {what[settings['kind']]} with {sizes} "
         f"{units}, {settings['max_epochs']} epochs of batches of {settings['batch_size']} "
-        "(chosen to suit the data; any option changes it, --print_config shows all)"
+        "(what no option says is chosen to suit the data; --print_config shows all)"
     )

@@ -116,6 +116,17 @@ class NaturalTrainer(Trainer):
         except NumericalError as error:
             self.numerical_error(error)
 
+    def rehearse(self) -> None:
+        """Both halves of a step; q(f_i) is put back."""
+        super().rehearse()
+        output = self.predictor.dkm.output
+        before = {name: value.clone() for name, value in output.state_dict().items()}
+        place = Place(self.config.seed, self.step, self.attempt)
+        try:
+            self._move([batch_indices(len(self.task.train), self.batch_size, place)], 0.1)
+        finally:
+            output.load_state_dict(before)
+
     def complete(self) -> None:
         """Bring q(f_i) to its optimum."""
         self._refine()
@@ -127,16 +138,20 @@ class NaturalTrainer(Trainer):
             self._natural_step(everything.split(CHUNK), 1.0)
 
     def _natural_step(self, parts: Iterable[Tensor], rho: float) -> None:
+        self.measured = {}  # the model is another one from here on
+        clamped = self._move(parts, rho)
+        if self.sums:  # an epoch is under way
+            self.sums["clamped"] += clamped
+
+    def _move(self, parts: Iterable[Tensor], rho: float) -> int:
+        """A step of q(f_i) on some parts of the data; how many variances were clamped."""
         if not self.model.likelihood.full_step:
             rho /= 2  # a full Newton step can overshoot
-        self.measured = {}  # the model is another one from here on
         place = Place(self.config.seed, self.step, self.attempt)
         noise = self.model.draw_samples(1, place.draw("natural gradient", self.engine.device))
         batches = (self._batch(indices) for indices in parts)
         total = self.task.train.total_weight
-        clamped = natural_step_(self.predictor.dkm, batches, total, rho, noise)
-        if self.sums:  # an epoch is under way
-            self.sums["clamped"] += clamped
+        return natural_step_(self.predictor.dkm, batches, total, rho, noise)
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         train, device = self.task.train, self.engine.device

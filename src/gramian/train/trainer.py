@@ -218,6 +218,10 @@ class Trainer:
         accuracy = numbers["correct"] / (numbers["count"] or 1)
         self.view.step(self.step, -numbers["objective"], accuracy, lr)
 
+    def rehearse(self) -> None:
+        """The work of a step, which moves nothing but running means."""
+        self.gradients()
+
     def check_step(self, result: StepResult) -> None:
         """Raise if the step has no numbers; where checks were deferred, what they have to say."""
         try:
@@ -359,7 +363,13 @@ class Trainer:
         if not self.quiet:
             self._say(
                 expectation(
-                    self.task, self.config, self.model, self.share, self.total_steps, seconds
+                    self.task,
+                    self.config,
+                    self.model,
+                    self.share,
+                    self.total_steps,
+                    seconds,
+                    recorded=self.folder is not None,
                 )
             )
 

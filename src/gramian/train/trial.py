@@ -51,10 +51,10 @@ def trial_seconds(trainer: Trainer) -> float:
     means = [mean.clone() for mean in model.running_statistics()]
     best = math.inf
     try:
-        trainer.gradients()
+        trainer.rehearse()
         for _ in range(TRIALS):
             started = time.perf_counter()
-            trainer.gradients()
+            trainer.rehearse()
             best = min(best, time.perf_counter() - started)
     except NumericalError:
         return math.nan  # training will meet it too, and knows what to do

@@ -69,6 +69,7 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
     """The settings of a run, all options, and the data if they had to be looked at."""
     from gramian.train.config import ConfigError, TrainConfig, check_settings
     from gramian.train.data import check_named
+    from gramian.train.defaults import in_words
 
     asked = peek(words)
     if asked.kind is not None:
@@ -93,9 +94,11 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, Namespace, Splits | 
         built = vars(parser.instantiate(options))
         names = TrainConfig.__dataclass_fields__
         config = TrainConfig(**{key: built[key] for key in built if key in names})
-        return config, options, splits
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if splits is not None and start:
+        log.info(in_words(config.to_dict(), splits.train))
+    return config, options, splits
 
 
 def refuse_nulls(parser: Parser, options: Namespace) -> None:
@@ -131,9 +134,9 @@ def check_kind(kind: str) -> None:
 
 
 def suitable(asked: Asked) -> tuple[Splits, Values]:
-    """The data, and settings that suit them, which are logged."""
+    """The data, and settings that suit them."""
     from gramian.train.data import check_named, load
-    from gramian.train.defaults import in_words, settings_for
+    from gramian.train.defaults import settings_for
 
     assert asked.data is not None
     if asked.data == asked.values.get("data"):
@@ -142,10 +145,7 @@ def suitable(asked: Asked) -> tuple[Splits, Values]:
     else:
         import_modules([*asked.modules, *_modules_of([asked.data])])
     splits = load(asked.data, asked.data_dir)
-    settings = settings_for(splits.train, asked.kind)
-    if settings:
-        log.info(in_words(settings, splits.train))
-    return splits, settings
+    return splits, settings_for(splits.train, asked.kind)
 
 
 def run_parser(kind: str, environment: bool = False) -> Parser:
