@@ -130,6 +130,24 @@ def test_killed_and_stopped_again_and_again_a_run_of_two_ends_with_the_same_weig
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_a_stopped_process_is_named_and_a_signal_ends_all(tmp_path):
+    process = start("-m", "gramian", *TRAIN, str(tmp_path), "--max_epochs", "100000", "--quiet")
+    child = wait_for_steps(process, tmp_path, 1)
+    message = (
+        f"process 1 of 2 is stopped by SIGSTOP, and the others wait for it: kill -CONT {child.pid}"
+    )
+    child.suspend()
+    assert message in process.stderr.readline()
+    child.resume()
+    wait_for_steps(process, tmp_path, steps_done(tmp_path) + 2)
+    child.suspend()
+    process.terminate()
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (143, "gramian: process 1 of 2 is stopped by SIGSTOP\n")
+    psutil.wait_procs([child], timeout=20)
+    assert not child.is_running()
+
+
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """What each of three processes has seen."""

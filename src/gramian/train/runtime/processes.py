@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch.distributed as dist
 
 import __main__
 
 CHILD = "GRAMIAN_STARTED_BY_FIRST_PROCESS"
-PATIENCE = 10.0  # seconds that the first process may hang, waiting for one that is dead
+PATIENCE = 10.0  # seconds that the first process may hang, after an end or two signals to stop
 
 
 class ProcessLost(Exception):
@@ -58,7 +59,7 @@ def start_processes(devices: int, port: int) -> list[subprocess.Popen[bytes]]:
         )
         for rank in range(1, devices)
     ]
-    threading.Thread(target=_give_up_without, args=(children,), daemon=True).start()
+    threading.Thread(target=_watch, args=(children, _heard_signals()), daemon=True).start()
     atexit.register(_end, children)
     return children
 
@@ -111,13 +112,59 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _give_up_without(children: list[subprocess.Popen[bytes]]) -> None:
-    """End this process if it goes on waiting for a dead one: at the start, or on a GPU."""
-    while not any(child.poll() for child in children):
-        time.sleep(1.0)
-    time.sleep(PATIENCE)
-    sys.stderr.write(f"gramian: {_lost(children)}\n")
-    os._exit(1)
+def _heard_signals() -> int:
+    """A pipe that receives the number of each signal at once, also while this process waits.
+
+    Python's own handlers run after the collective call that the main thread waits in.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
+
+
+def _watch(children: list[subprocess.Popen[bytes]], signals: int) -> None:
+    """Say which child has stopped; end this process if it goes on waiting for others in vain.
+
+    It does so if one is dead (at the start, or on a GPU), if one is stopped when a signal comes,
+    and if two signals have not ended it.
+    """
+    heard: list[int] = []
+    stopped: dict[int, str] = {}
+    while not any(child.poll() for child in children) and len(heard) < 2:
+        if select.select([signals], [], [], 1.0)[0]:
+            numbers = os.read(signals, 100)
+            heard += [number for number in numbers if number in (signal.SIGINT, signal.SIGTERM)]
+        before, stopped = stopped, _stopped(children)
+        for rank in stopped.keys() - before.keys():
+            sys.stderr.write(
+                f"gramian: {stopped[rank]}, and the others wait for it: kill -CONT "
+                f"{children[rank - 1].pid} continues it\n"
+            )
+        if heard and stopped:
+            break
+    reason = "; ".join(stopped.values())
+    if not stopped:
+        time.sleep(PATIENCE)
+        dead = any(child.poll() for child in children)
+        reason = str(_lost(children)) if dead else "the other processes do not answer"
+    sys.stderr.write(f"gramian: {reason}\n")
+    for child in children:
+        child.kill()
+    os._exit(128 + heard[0] if heard else 1)
+
+
+def _stopped(children: list[subprocess.Popen[bytes]]) -> dict[int, str]:
+    """The ranks of children that a signal has stopped, and what to say of each."""
+    found = {}
+    for rank, child in enumerate(children, start=1):
+        with suppress(ChildProcessError, AttributeError):  # it has ended; an old Python on a Mac
+            state = os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if state is not None:
+                name = signal.Signals(state.si_status).name
+                found[rank] = f"process {rank} of {len(children) + 1} is stopped by {name}"
+    return found
 
 
 def _end(children: list[subprocess.Popen[bytes]]) -> None:
@@ -125,4 +172,7 @@ def _end(children: list[subprocess.Popen[bytes]]) -> None:
         assert child.stdin is not None
         child.stdin.close()
     for child in children:
-        child.wait()
+        try:
+            child.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # it is stopped
+            child.kill()
