@@ -48,6 +48,15 @@ def test_every_fault_has_its_test():
     assert rows == {f"{kind}{n + 1}" for kind, count in counts.items() for n in range(count)}
 
 
+def test_every_promise_has_its_tests():
+    rows = (ROOT / "SECURITY.md").read_text().split("|---|---|---|\n")[1].split("\n\n")[0]
+    for row in rows.splitlines():
+        named = re.findall(r"`((?:\w+/)*test_\w+\.py)::(\w+)`", row)
+        assert named, row
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"
+
+
 def test_the_library_sets_nothing_global():
     forbidden = ["set_default_dtype", "torch.manual_seed(", "    print(", "basicConfig", "pyplot"]
     for path in SOURCES:
