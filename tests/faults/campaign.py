@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 PATIENCE = 180.0  # seconds; what takes longer hangs
 EPOCHS, STEPS = 5, 3
 TRAIN = [
-    "train", "--preset", "digits", "--train_size", "33", "--batch_size", "16", "--device", "cpu",
+    "train", "--preset", "digits", "--train_size", "35", "--batch_size", "16", "--device", "cpu",
     "--model.num_inducing", "[8,8]", "--model.num_samples", "10", "--evaluate_every", "2",
     "--checkpoint_minutes", "0", "--conditions", "false", "--plots", "false",
     "--max_epochs", str(EPOCHS), "--name", "run", "--output",

@@ -373,7 +373,7 @@ def is_json_like(value: Any) -> bool:
 
 
 TINY = [
-    "--preset", "digits", "--train_size", "33", "--batch_size", "16", "--device", "cpu",
+    "--preset", "digits", "--train_size", "35", "--batch_size", "16", "--device", "cpu",
     "--model.num_inducing", "[8,8]", "--model.num_samples", "10", "--max_epochs", "2",
 ]  # fmt: skip
 
