@@ -7,8 +7,10 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from gramian import DenseDKMConfig, fit
+from gramian import ConvDKMClassifier, DenseDKMConfig, fit
+from gramian.gram import random
 from gramian.nn.contract import Trainable
+from gramian.nn.steps import inputs
 from gramian.nn.steps.inputs import DenseInput
 from gramian.train import task
 from gramian.train.data import DataError, Normaliser, RowScaler
@@ -179,3 +181,42 @@ def test_scaling_of_images():
         a, b = kind.fit(images, weights), kind.fit(images[twice])
         assert a.mean == pytest.approx(b.mean)
         assert a.std == pytest.approx(b.std)
+
+
+def test_a_row_of_weight_two_is_chosen_as_one_of_two_is():
+    """The order of the first copies of each row, over many draws."""
+    x, weights = torch.arange(3.0)[:, None], torch.tensor([1.0, 2.0, 3.0])
+    twice = torch.tensor([0, 1, 1, 2, 2, 2])
+    chooser = DenseInput(2, 1)
+    shares = []
+    for data, w in ((x, weights), (x[twice], None)):
+        draw = torch.Generator().manual_seed(0)
+        chosen = [chooser.choose_inducing(data, draw, None, w).flatten() for _ in range(2000)]
+        pairs = torch.stack(chosen).long()
+        shares.append(torch.bincount(3 * pairs[:, 0] + pairs[:, 1], minlength=9) / len(pairs))
+    torch.testing.assert_close(*shares, atol=0.05, rtol=0)
+    assert shares[0][5] == pytest.approx(1 / 3 * 3 / 4, abs=0.04)  # 1 and then 2
+
+
+@pytest.mark.parametrize("train", ["fit", "DKMRegressor", "ConvDKMClassifier"])
+def test_inducing_points_are_chosen_by_weights(train, monkeypatch):
+    draw = np.random.default_rng(0)
+    x, y, weights = draw.normal(size=(30, 2)), np.arange(30) % 2, 1.0 + np.arange(30)
+    seen = []
+    original = random.permutation
+
+    def noted(size, generator, weights=None):
+        seen.append(weights)
+        return original(size, generator, weights)
+
+    monkeypatch.setattr(inputs, "permutation", noted)
+    small = {"max_epochs": 1, "num_inducing": 5}
+    if train == "fit":
+        fit(DenseDKMConfig(num_inducing=5), x, y, sample_weight=weights, max_epochs=1)
+    elif train == "DKMRegressor":
+        DKMRegressor(**small).fit(x, y, sample_weight=weights)
+    else:
+        pixels = draw.random((30, 1, 6, 6))
+        model = ConvDKMClassifier(**small | {"num_inducing": (4, 4)}, device="cpu")
+        model.fit(pixels, y, sample_weight=weights)
+    np.testing.assert_array_equal(seen[0], weights)

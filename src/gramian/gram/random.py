@@ -20,6 +20,15 @@ def normals(
     return torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device)
 
 
-def permutation(size: int, generator: torch.Generator) -> Int[Tensor, " size"]:
-    """0 … size − 1 in a random order."""
-    return torch.randperm(size, generator=generator, device=generator.device)
+def permutation(
+    size: int, generator: torch.Generator, weights: Float[Tensor, " size"] | None = None
+) -> Int[Tensor, " size"]:
+    """0 … size − 1 in a random order; what has weight 2 comes as early as the first of two.
+
+    Equal weights are as none.
+    """
+    device = generator.device
+    if weights is None or weights.min() == weights.max():
+        return torch.randperm(size, generator=generator, device=device)
+    waits = torch.empty(size, device=device).exponential_(generator=generator)
+    return (waits / weights.to(waits)).argsort()

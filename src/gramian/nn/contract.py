@@ -93,8 +93,17 @@ class Trainable(nn.Module, ABC):
         """Marginals of a batch ``[B, *data_shape]``, and the KL terms."""
 
     @abstractmethod
-    def initialise_(self, x: Tensor, generator: torch.Generator) -> None:
-        """All start-up that needs data or randomness. A forward pass before it raises."""
+    def initialise_(
+        self,
+        x: Tensor,
+        generator: torch.Generator,
+        *,
+        weights: Float[Tensor, " N"] | None = None,
+    ) -> None:
+        """All start-up that needs data or randomness. A forward pass before it raises.
+
+        What is chosen among the data is chosen by their ``weights``; None for 1.
+        """
 
     @abstractmethod
     def estimate_statistics_(self, batches: Iterable[Tensor]) -> None:

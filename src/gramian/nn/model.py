@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -212,7 +213,12 @@ class DKM(Trainable):
 
     @torch.no_grad()
     def initialise_(
-        self, x: Tensor, generator: torch.Generator, inducing: Tensor | None = None
+        self,
+        x: Tensor,
+        generator: torch.Generator,
+        inducing: Tensor | None = None,
+        *,
+        weights: Float[Tensor, " N"] | None = None,
     ) -> None:
         """All start-up that needs data or randomness. A forward pass before it raises.
 
@@ -224,6 +230,7 @@ class DKM(Trainable):
             x: data like those to train on, ``[N, *data_shape]``.
             generator: draws everything that is random.
             inducing: inducing inputs, instead of chosen ones.
+            weights: of the data, for the choice: a point of weight 2 is chosen as one of two.
         """
         self.check_data(x)
         self.initialised.fill_(False)
@@ -231,7 +238,7 @@ class DKM(Trainable):
             self.whitening.fit_(x)
         if inducing is None:
             whiten = self.whitening if self.whiten_inducing else None
-            inducing = self.inputs.choose_inducing(x, generator, whiten)
+            inducing = self.inputs.choose_inducing(x, generator, whiten, weights)
         self.inputs.set_inducing_(inducing)
         for module in self.modules():
             if isinstance(module, KernelConv | Pooling):

@@ -342,7 +342,7 @@ class Trainer:
         elif not self.model.initialised:
             draw = generator(self.config.seed, "start")
             x = self.task.inputs(self.task.train.x, draw, self.engine.dtype)
-            self.model.initialise_(x, draw)
+            self.model.initialise_(x, draw, weights=self.task.train.weights)
         self.model.to(self.engine.device)
         sharded = self.config.shard_optimiser and self.engine.world_size > 1
         optimiser = build_optimiser(self.model, self.config, sharded)

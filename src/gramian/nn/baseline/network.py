@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
@@ -105,7 +106,13 @@ class Network(Trainable):
         return DKMResult(Marginals(logits, logits.new_zeros(len(logits), 1)), {}, {})
 
     @torch.no_grad()
-    def initialise_(self, x: Tensor, generator: torch.Generator) -> None:
+    def initialise_(
+        self,
+        x: Tensor,
+        generator: torch.Generator,
+        *,
+        weights: Float[Tensor, " N"] | None = None,
+    ) -> None:
         """Draw all weights as PyTorch does by default: uniform within ±1/√(inputs)."""
         self.check_data(x)
         for module in self.modules():

@@ -90,10 +90,14 @@ class DenseInput(nn.Module):
         self.inducing_points.copy_(points)
 
     def choose_inducing(
-        self, x: Float[Tensor, "B N"], generator: torch.Generator, whiten: Whiten | None = None
+        self,
+        x: Float[Tensor, "B N"],
+        generator: torch.Generator,
+        whiten: Whiten | None = None,
+        weights: Float[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "Pi N"]:
-        """Distinct rows of ``x`` at random, whitened if ``whiten`` is given."""
-        rows = _choose(x, len(self.inducing_points), generator, "rows")
+        """Distinct rows of ``x`` at random (by ``weights``), whitened if ``whiten`` is given."""
+        rows = _choose(x, len(self.inducing_points), generator, "rows", weights)
         return rows if whiten is None else whiten(rows)
 
     def _scaled(self, x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
@@ -172,6 +176,7 @@ class PatchInput(nn.Module):
         images: Float[Tensor, "B C H W"],
         generator: torch.Generator,
         whiten: Whiten | None = None,
+        weights: Float[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "Pi C f f"]:
         """Start values from the patches of at most 500 of the images, none across a border.
 
@@ -182,7 +187,7 @@ class PatchInput(nn.Module):
         if min(images.shape[-2:]) < f:
             size = tuple(images.shape[-2:])
             raise ValueError(f"images of {size} pixels hold no {f}×{f} patch")
-        some = images[permutation(len(images), generator)[:500].to(images.device)]
+        some = images[permutation(len(images), generator, weights)[:500].to(images.device)]
         some = some if whiten is None else whiten(some)
         patches = some.unfold(2, f, 1).unfold(3, f, 1).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
         P = len(self.inducing_patches)
@@ -216,7 +221,13 @@ def directions(
     return centres
 
 
-def _choose(candidates: Tensor, count: int, generator: torch.Generator, what: str) -> Tensor:
+def _choose(
+    candidates: Tensor,
+    count: int,
+    generator: torch.Generator,
+    what: str,
+    weights: Tensor | None = None,
+) -> Tensor:
     """``count`` candidates at random; equal ones only when there are too few different ones.
 
     Flat backgrounds make equal patches common, and two equal inducing points are one wasted.
@@ -226,7 +237,7 @@ def _choose(candidates: Tensor, count: int, generator: torch.Generator, what: st
             f"{count} inducing points were asked for, but the data hold only "
             f"{len(candidates)} {what}"
         )
-    order = permutation(len(candidates), generator).to(candidates.device)
+    order = permutation(len(candidates), generator, weights).to(candidates.device)
     chosen = candidates[order[: 8 * count]]
     seen: dict[bytes, int] = {}
     for index, row in enumerate(chosen.flatten(1).detach().cpu().numpy()):

@@ -260,7 +260,7 @@ class EpochEstimator(Estimator):
         predictor = untrained(self._model_config(train, plan), train, scaler, seed, dtype)
         draw = generator(seed, "start")
         x = scaler(self._augmentation()(train.x, draw), dtype)
-        predictor.trainable.initialise_(x, draw)
+        predictor.trainable.initialise_(x, draw, weights=train.weights)
         predictor.dkm.output.q_mean.detach().zero_()  # a random mean is no smooth function
         predictor.model.to(choose_device(self.device))
         return predictor
