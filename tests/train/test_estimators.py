@@ -829,7 +829,7 @@ def test_files_know_how_much_was_seen(sine, tmp_path):
     model.partial_fit(x[100:], y[100:], sample_weight=np.full(100, 2.0))
     model.save_pretrained(tmp_path)
     loaded = DKMRegressor.from_pretrained(tmp_path)
-    assert loaded._stream == replace(model._stream, step=0, optimiser=None)
+    assert loaded._stream == replace(model._stream, step=0, optimisers={})
     assert model._stream.weight_seen == 300
 
 
@@ -840,6 +840,15 @@ def test_the_learning_rate_of_portions_may_change(sine):
     model.set_params(lr=1e-12).partial_fit(x, y)
     for before, after in zip(kernel, model.model_.inputs.parameters(), strict=True):
         torch.testing.assert_close(before, after, rtol=0, atol=1e-9)
+
+
+def test_the_optimiser_of_portions_may_change(images):
+    x, y = images
+    model = ConvDKMClassifier(**FAST_CONV, optimiser="muon").partial_fit(x, y, classes=np.unique(y))
+    model.set_params(optimiser="adam").partial_fit(x, y)
+    assert [*model._stream.optimisers] == ["adam"]
+    model.set_params(optimiser="muon").partial_fit(x, y)
+    assert model.n_iter_ == 3
 
 
 def test_a_warm_start_keeps_what_was_held_out(moons, monkeypatch):

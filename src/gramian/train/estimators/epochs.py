@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -64,13 +64,13 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Where a stream of portions stands: steps taken, data points seen (and what they weigh), those
-    of a ``fit`` before it included, and the optimiser's state."""
+    of a ``fit`` before it included, and the last optimiser's state by its name."""
 
     step: int = 0
     num_seen: int = 0
     weight_seen: float = 0.0
     weight_fitted: float = 0.0
-    optimiser: dict[str, Any] | None = None
+    optimisers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -225,8 +225,8 @@ class EpochEstimator(Estimator):
         w = data.weights
         w = None if w is None else w * (num_seen / weight_seen)  # 1 on average over all seen
         optimiser = build_optimiser(model, self._train_config(plan, predictor, predictor.seed))
-        if before.optimiser is not None:
-            optimiser.load_state_dict(before.optimiser)
+        if self._optimiser() in before.optimisers:
+            optimiser.load_state_dict(before.optimisers[self._optimiser()])
         set_learning_rate_(optimiser, float(self.lr) * (1 - before.weight_fitted / weight_seen))
         if self.natural:
             model.output.requires_grad_(False)
@@ -250,7 +250,11 @@ class EpochEstimator(Estimator):
             total += terms.total.item() * len(indices)
             step += 1
         self._stream = Stream(
-            step, num_seen, weight_seen, before.weight_fitted, optimiser.state_dict()
+            step,
+            num_seen,
+            weight_seen,
+            before.weight_fitted,
+            {self._optimiser(): optimiser.state_dict()},
         )
         return {"objective": total / len(data)}
 
