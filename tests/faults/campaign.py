@@ -279,7 +279,7 @@ def full_disk_at_the_model(case: Case) -> str:
     size = case.chance.choice([0, 1, 100, 5000])
 
     def arm() -> None:
-        where = case.run / ".new" if at == "env.json" else case.run
+        where = case.run / ".gramian-new" if at == "env.json" else case.run
         target = where / (at if at == "model" else f".{at}.")  # a temporary file
         ctypes.CDLL(None).fill_disk(str(target).encode(), ctypes.c_long(size))
 
