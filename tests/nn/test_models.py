@@ -2,8 +2,10 @@
 
 import copy
 import math
+import re
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import gpytorch
 import numpy as np
@@ -26,6 +28,7 @@ from gramian import (
 )
 from gramian.nn.checks import check_features
 from gramian.nn.layers import ResidualBlock
+from gramian.nn.setting_checks import check_choices
 from gramian.nn.steps.kernels import KERNELS, Jitter
 from gramian.train.config import TrainConfig
 from tests import reference
@@ -571,3 +574,33 @@ def test_one_layer_can_be_in_evaluation_mode_alone():
     result = model(images(), noise)
     result.total_kl.backward()
     assert result.marginals.mean.isfinite().all()
+
+
+@dataclass
+class SomeSettings:
+    count: int
+    rate: float | None
+    sizes: tuple[int, ...]
+    jitter: Jitter
+    word: Literal["a", "b"]
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("count", 1.5, "count must be an integer, got 1.5"),
+        ("count", "a", "count must be an integer, got 'a'"),
+        ("count", True, "count must be an integer, got True"),
+        ("rate", "fast", "rate must be a number, got 'fast'"),
+        ("sizes", 4, "sizes must be a tuple, got 4"),
+        ("jitter", 0.1, "jitter must be a Jitter, got 0.1"),
+        ("word", "c", "word must be a or b, got 'c'"),
+    ],
+)
+def test_settings_of_another_type_are_refused_by_name(name, value, message):
+    right = {"count": 3, "rate": 1, "sizes": (1, 2), "jitter": Jitter(), "word": "a"}
+    check_choices(SomeSettings(**right))
+    check_choices(SomeSettings(**right | {"count": np.int64(3), "rate": None, "sizes": [1]}))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_choices(SomeSettings(**right | {name: value}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 POSITIVE = {
@@ -63,14 +65,29 @@ def check_ranges(settings: Mapping[str, Any]) -> None:
 
 
 def check_choices(settings: object) -> None:
-    """Raise where a setting (a field of a dataclass) is a word that its type does not list."""
+    """Raise where a setting (a field of a dataclass) is not of its type, or no word of its list."""
     for name, kind in get_type_hints(type(settings)).items():
         value, parts = getattr(settings, name), get_args(kind) or (kind,)
-        if get_origin(kind) is Literal:
+        if get_origin(kind) is Literal or get_origin(kind) is tuple:
             parts = (kind,)
         words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
         if words and isinstance(value, str) and str not in parts and value not in words:
             raise ValueError(f"{name} must be {_listed(words, parts)}, got {value!r}")
+        expected = _expected(parts, value)
+        if value is not None and expected and not words:
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
+def _expected(parts: Sequence[Any], value: object) -> str:
+    """What a value should be that is none of its types; nothing if it is, or they are others."""
+    if any(get_origin(part) is tuple for part in parts):
+        return "" if isinstance(value, tuple | list) else "a tuple"
+    if isinstance(parts[0], type) and is_dataclass(parts[0]):
+        return "" if is_dataclass(value) else f"a {parts[0].__name__}"
+    if float in parts:
+        return "" if isinstance(value, Real) else "a number"
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return "an integer" if int in parts and not whole else ""
 
 
 def _listed(words: Sequence[object], parts: Sequence[object]) -> str:
