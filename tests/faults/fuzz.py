@@ -3,13 +3,15 @@
 `python tests/faults/fuzz.py --files 10000` lets Hypothesis change good files, and hostile ones,
 byte by byte and value by value, and gives each to the loader that the program would use. What a
 loader may do is return, or raise an error that the program knows: one with an exit code, or an
-OSError. It may not print a traceback, run code from the file, need more than BOUND of memory, or
-more than ten seconds. Hypothesis shrinks what goes wrong to a small example and prints it.
+OSError. It may not print a traceback, run code from the file, import a module that it names, need
+more than its bound of memory, or more than ten seconds. Hypothesis shrinks what goes wrong to a
+small example and prints it.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gzip
 import io
 import json
@@ -17,6 +19,7 @@ import os
 import pickle
 import resource
 import shutil
+import signal
 import sys
 import tarfile
 import tempfile
@@ -27,7 +30,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -36,10 +39,15 @@ import torch
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from jsonargparse import Namespace
 from PIL import Image
+
+from gramian.image_files import ImageFileError
 
 BOUND = 2**30  # bytes of address space beyond what the program has before it reads the file
 SECONDS = 10.0
+CANARY = "canary_module"
+"""A module that can be imported, and that no file may have imported."""
 canary: list[str] = []
 """What code from a file has written."""
 
@@ -88,7 +96,9 @@ VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.sampled_from([10**12, -1, 2**63, "1e400", "../x", "/etc/passwd", "\x00", "ü" * 300])
+    | st.sampled_from([10**4, 10**6, 10**8, 10**12, -1, 2**63, "1e400", "../x", "/etc/passwd"])
+    | st.sampled_from(["\x00", "\x1b[31m", "ü" * 300, "os.abort", "cProfile.main", f"{CANARY}.x"])
+    | st.sampled_from([{"class_path": f"{CANARY}.X"}, {"class_path": "os.abort", "init_args": {}}])
     | st.floats()
     | st.text(max_size=10),
     lambda inner: (
@@ -163,6 +173,8 @@ class Loader:
     longest: float = 0.0
     messages: set[str] = field(default_factory=set)
     failing: Any = None
+    bound: int = BOUND
+    largest: int = 0  # bytes that one file needed
 
 
 def npz(**arrays: Any) -> bytes:
@@ -172,21 +184,47 @@ def npz(**arrays: Any) -> bytes:
     return buffer.getvalue()
 
 
-def image(mode: str, suffix: str) -> bytes:
+def image(mode: str, suffix: str, **more: Any) -> bytes:
     """A small image file."""
     buffer = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(noise).convert(mode).save(buffer, suffix)
+    picture = Image.fromarray(noise).convert(mode)
+    if more.pop("frames", 1) > 1:
+        more |= {"save_all": True, "append_images": [picture.rotate(90)] * 3}
+    picture.save(buffer, suffix, **more)
     return buffer.getvalue()
+
+
+def images_by_format() -> dict[str, list[bytes]]:
+    """Good files of each format that is read, and files of others with its suffix."""
+    strangers = [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n",
+        image("RGB", "ico"),
+    ]
+    files = {
+        "BMP": [image(mode, "bmp") for mode in ("1", "L", "P", "RGB")],
+        "GIF": [image("P", "gif"), image("P", "gif", frames=4), image("P", "gif", interlace=1)],
+        "JPEG": [image("L", "jpeg"), image("RGB", "jpeg", progressive=True), image("CMYK", "jpeg")],
+        "PNG": [image(mode, "png") for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")],
+        "PPM": [image(mode, "ppm") for mode in ("1", "L", "RGB")] + [b"P3 2 1 255 1 2 3 4 5 6\n"],
+        "TIFF": [
+            image("RGB", "tiff"), image("L", "tiff", frames=4), image("1", "tiff"),
+            *(image("RGB", "tiff", compression=kind) for kind in ("tiff_lzw", "tiff_deflate")),
+        ],
+        "WEBP": [image("RGB", "webp"), image("RGBA", "webp", lossless=True, frames=4)],
+    }  # fmt: skip
+    return {name: [*good, *strangers] for name, good in files.items()}
 
 
 def loaders(folder: Path) -> dict[str, Loader]:
     """All kinds of files that the program reads, each with something good to start from."""
+    from gramian.experiments.cli.run_data import chosen_data
     from gramian.experiments.cli.train_options import parse_train
     from gramian.experiments.report.gather import gather
     from gramian.experiments.report.grids import result_grid
     from gramian.experiments.report.markdown import as_markdown
     from gramian.experiments.report.plain_runs import plain_grid
+    from gramian.image_files import FORMATS, decode
     from gramian.train.data import load
     from gramian.train.data.downloads import store
     from gramian.train.data.downloads.archives import gunzip, read_tar
@@ -267,13 +305,8 @@ def loaders(folder: Path) -> dict[str, Loader]:
         (classes / name).mkdir(parents=True)
         for number in range(3):
             (classes / name / f"{number}.png").write_bytes(image("RGB", "png"))
-    formats = [
-        image(mode, kind)
-        for mode, kind in [
-            ("RGB", "png"), ("L", "png"), ("P", "gif"), ("RGB", "jpeg"), ("L", "bmp"),
-            ("RGB", "ppm"), ("RGB", "tiff"), ("RGB", "webp"), ("RGBA", "png"), ("1", "png"),
-        ]
-    ]  # fmt: skip
+    formats = images_by_format()
+    assert formats.keys() == FORMATS.keys()
 
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w:gz") as archive:
@@ -309,14 +342,21 @@ def loaders(folder: Path) -> dict[str, Loader]:
     def result_of() -> object:
         return RunFolder(run).result(trainer.config, trainer.data_digest)
 
+    options = Namespace(model=str(run), data=None, data_dir=None, split="test", **{"import": []})
+
+    def data_of() -> object:
+        return chosen_data(options)
+
     metrics = (run / "metrics.jsonl").read_text()
     lines = changed_json(metrics.splitlines()[0]).map(lambda line: line + b"\n")
     return {
         "config.json": Loader(
-            changed_json(json.dumps(description)), file_of("config.json", model, model_of)
+            changed_json(json.dumps(description)),
+            file_of("config.json", model, model_of),
+            bound=2**28,
         ),
         "model.safetensors": Loader(
-            changed_bytes([weights]), file_of("model.safetensors", model, model_of)
+            changed_bytes([weights]), file_of("model.safetensors", model, model_of), bound=2**28
         ),
         "checkpoint, bytes": Loader(
             changed_bytes([newest.read_bytes(), evil.getvalue(), pickle.dumps(Hostile())]),
@@ -326,8 +366,15 @@ def loaders(folder: Path) -> dict[str, Loader]:
         "own .npz": Loader(changed_bytes(npzs), npz_of),
         "fetched .npz": Loader(changed_bytes([fetched, npzs[3]]), stored_of),
         "folder of images": Loader(
-            changed_bytes(formats), file_of("0.png", classes / "a", lambda: load(classes))
+            changed_bytes([file for files in formats.values() for file in files]),
+            file_of("0.png", classes / "a", lambda: load(classes)),
         ),
+        **{
+            f"image, {name}": Loader(
+                changed_bytes(files), lambda content: decode("image", content), bound=2**28
+            )
+            for name, files in formats.items()
+        },
         "archives": Loader(changed_bytes([tar.getvalue(), plain_tar, zipped]), archive_of),
         "metrics.jsonl": Loader(
             lines | changed_bytes([metrics.encode()]), file_of("metrics.jsonl", run, report_of)
@@ -347,6 +394,11 @@ def loaders(folder: Path) -> dict[str, Loader]:
         ),
         "config.yaml, of a run to go on with": Loader(
             changed_yaml((run / "config.yaml").read_text()), file_of("config.yaml", run, result_of)
+        ),
+        "config.yaml, of a run to evaluate": Loader(
+            changed_yaml((run / "config.yaml").read_text()),
+            file_of("config.yaml", run, data_of),
+            bound=2**28,
         ),
         "settings of train": Loader(
             changed_yaml(yaml.safe_dump({key: config[key] for key in config if key != "data"})),
@@ -422,15 +474,28 @@ def make_table(table: Path, run: Path) -> None:
 
 
 @contextmanager
-def bounded() -> Any:
-    """No more address space than BOUND beyond what is in use."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + BOUND, before[1]))
+def bounded(loader: Loader) -> Any:
+    """No more address space than the bound beyond what is in use, and SECONDS; notes the peak."""
+    pages, resident = map(int, Path("/proc/self/statm").read_text().split()[:2])
+    before, page = resource.getrlimit(resource.RLIMIT_AS), resource.getpagesize()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    resource.setrlimit(resource.RLIMIT_AS, (pages * page + loader.bound, before[1]))
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    faulthandler.dump_traceback_later(3 * SECONDS, exit=True)  # what no signal ends
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, before)
+        status = Path("/proc/self/status").read_text()
+        peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+        loader.largest = max(loader.largest, peak - resident * page)
+
+
+def too_long(*_: object) -> NoReturn:
+    """End a loader that hangs."""
+    raise AssertionError(f"more than {SECONDS:.0f} s")
 
 
 def try_one(loader: Loader, content: Any) -> None:
@@ -438,20 +503,20 @@ def try_one(loader: Loader, content: Any) -> None:
     canary.clear()
     started = time.monotonic()
     try:
-        with bounded():
+        with bounded(loader):
             loader.read(content)
         loader.accepted += 1
     except BaseException as error:
-        known = getattr(error, "exit_code", None) in (1, 2, 3, 4) or isinstance(error, OSError)
+        ours = isinstance(error, OSError | ImageFileError)
+        known = ours or getattr(error, "exit_code", None) in (1, 2, 3, 4)
         greedy = isinstance(error.__cause__, MemoryError)
         if not known or greedy or not str(error).strip():
             raise
         loader.refused += 1
         loader.messages.add(str(error)[:60])
-    seconds = time.monotonic() - started
-    loader.longest = max(loader.longest, seconds)
+    loader.longest = max(loader.longest, time.monotonic() - started)
     assert not canary, "code from the file was run"
-    assert seconds < SECONDS, f"{seconds:.0f} s"
+    assert CANARY not in sys.modules, "a module that the file names was imported"
 
 
 def fuzz(loader: Loader, count: int, seed: int) -> None:
@@ -485,13 +550,17 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of Pillow and PyTorch, about what is then refused
     failed = 0
-    print("| File | Mutants | Read | Refused | Different messages | Longest |", flush=True)
-    print("|---|" + "---:|" * 5, flush=True)
+    signal.signal(signal.SIGALRM, too_long)
+    heads = ("File", "Mutants", "Read", "Refused", "Different messages", "Longest", "Peak", "All")
+    print(f"| {' | '.join(heads)} |\n|---|" + "---:|" * 7, flush=True)
     with tempfile.TemporaryDirectory() as folder:
+        sys.path.append(folder)
+        (Path(folder) / f"{CANARY}.py").write_text("")
         for name, loader in loaders(Path(folder)).items():
             chosen = arguments.loaders
             if chosen and not any(name.startswith(word) for word in chosen):
                 continue
+            started = time.monotonic()
             try:
                 fuzz(loader, arguments.files, arguments.seed)
             except (Exception, BaseExceptionGroup) as error:
@@ -503,7 +572,9 @@ def main() -> int:
                     print(repr(loader.failing)[:1500], repr(each.__cause__), flush=True)
             total = loader.accepted + loader.refused
             cells = [name, total, loader.accepted, loader.refused, len(loader.messages)]
-            print(f"| {' | '.join(map(str, cells))} | {loader.longest:.2f} s |", flush=True)
+            cells += [f"{loader.longest:.2f} s", f"{loader.largest / 1e6:.0f} MB"]
+            cells += [f"{time.monotonic() - started:.0f} s"]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return int(failed > 0)
 
 
