@@ -201,7 +201,7 @@ def test(path: Path, text: str, tests: str, known: dict[str, float]) -> dict[str
 
     loader.path_stats, loader.get_data = path_stats_, get_data_  # type: ignore
     watch = Watch(known)
-    code = pytest.main([str(path), *tests.split(), *OPTIONS], plugins=[watch])
+    code = pytest.main([*tests.split(), str(path), *OPTIONS], plugins=[watch])
     by = watch.failed or f"exit code {code}"
     return {"passed": code == 0, "by": by, "seconds": watch.seconds}
 

@@ -5,7 +5,7 @@ classes; Adam needs thousands of steps for the same. In coordinates where K_ii i
 with columns x_n of X = L_K⁻¹ K_it, mean m and precision Λ of q, a step of size ρ is
 
     Λ       ← (1 − ρ) Λ       + ρ (I + Σ_n w_n x_n x_nᵀ)
-    Λ_c m_c ← (1 − ρ) Λ_c m_c + ρ Σ_n (g_nc + w_nc x_nᵀ m_c) x_n
+    m_c     ← m_c + ρ Λ_c⁻¹ (Σ_n g_nc x_n − m_c)
 
 with g the derivative of E_q[log p(y|f)] by the mean of f, w_nc minus its second derivative, and w_n
 its mean over the C outputs, because they share Λ. Where their noises differ, an output has its own
@@ -41,8 +41,8 @@ def natural_step_(
 ) -> int:
     """One natural-gradient step of q(f_i), without SKR's sampling; nothing else changes.
 
-    Returns how many variances were below 0 by rounding, and count as 0. A curvature w below 0,
-    where log p is not concave, counts as 0 too: the precision of q only grows by data.
+    Returns how many variances were below 0 by rounding, and count as 0. A curvature w_n below
+    0, where log p is not concave, counts as 0 too: the precision of q only grows by data.
 
     Args:
         model: with the objective's exact divergence and an output that is not tempered.
@@ -60,7 +60,7 @@ def natural_step_(
         m = solve_lower(L_K, model.output.q_mean.double())
         F = solve_lower(L_K, model.output.q_cov.factor.double())  # Λ⁻¹ = F Fᵀ
         eye = torch.eye(len(L_K), dtype=torch.float64, device=L_K.device)
-        precision, linear, count, clamped = torch.zeros_like(L_K), torch.zeros_like(m), 0, 0
+        precision, slope, count, clamped = torch.zeros_like(L_K), torch.zeros_like(m), 0, 0
         curvature = L_K.new_zeros(())
         for x, y, weights in batches:
             K = _top(model, x, chain)
@@ -69,25 +69,25 @@ def natural_step_(
             clamped += int((var < 0).sum())
             q = Marginals(X.mT @ m, var.clamp_min(0)[:, None])
             g, w = model.likelihood.derivatives(q, y, noise.double())
-            w = w.reshape(len(y), -1).clamp_min(0)  # one for all outputs may be [B]
+            w = w.reshape(len(y), -1)  # one for all outputs may be [B]
             if weights is not None:
                 g, w = weights[:, None] * g, weights[:, None] * w
-            precision += (X * w.mean(1)) @ X.mT
-            linear += X @ (g + w * q.mean)
-            curvature = curvature + w.sum(0)
+            precision += (X * w.mean(1).clamp_min(0)) @ X.mT
+            slope += X @ g
+            curvature = curvature + w.clamp_min(0).sum(0)
             count += len(y)
         F_inv = solve_lower(F, eye)
         old, weight = F_inv.mT @ F_inv, rho * num_data / count
         new = (1 - rho) * old + rho * eye + weight * precision
         with within("output"):
             L = cholesky(new, "the precision of q")
+            slope = weight * slope - rho * m  # of the objective by m, times ρ: 0 at the optimum
             if curvature.min() == curvature.max():
-                m = solve_upper(L, solve_lower(L, (1 - rho) * old @ m + weight * linear))
+                m = m + solve_upper(L, solve_lower(L, slope))
             else:
                 r = curvature / curvature.mean()
                 values, V = torch.linalg.eigh(new)  # Λ_c = V (1 + r_c (λ − 1)) Vᵀ
-                linear = (1 - rho) * (m + r * (old @ m - m)) + weight * linear
-                m = V @ (V.mT @ linear / (1 + r * (values[:, None] - 1).clamp_min(0)))
+                m = m + V @ (V.mT @ slope / (1 + r * (values[:, None] - 1).clamp_min(0)))
             B = L_K @ solve_lower(L, eye).mT
             model.output.q_cov.set_to_(B @ B.mT, "the covariance of q")
         model.output.q_mean.copy_(L_K @ m)
