@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
-from gramian.train.optimise import best_of, is_over, lr_factor
+from gramian.train.optimise import best_of, build_optimiser, is_over, lr_factor
 from gramian.train.runtime.seeds import generator
+from tests.train.tiny import config
 
 PUBLISHED = (2 / 3, 11 / 12)
 
@@ -87,3 +88,10 @@ def test_generators_depend_on_seed_purpose_and_place_and_on_nothing_else():
     others = [draw(1, "skr", 5), draw(0, "shuffle", 5), draw(0, "skr", 6), draw(0, "skr", 5, 1)]
     assert draw(0, "skr", 5) not in others
     assert len({tuple(values) for values in others}) == 4
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "muon"])
+def test_weight_decay_reaches_each_optimiser_that_has_it(name):
+    decay = 0.0 if name == "adam" else 0.25
+    optimiser = build_optimiser(torch.nn.Linear(2, 3), config(optimiser=name, weight_decay=decay))
+    assert {group["weight_decay"] for group in optimiser.param_groups} == {decay}
