@@ -1,6 +1,6 @@
 """How the cost of a training step grows with the batch and with the widths.
 
-    .venv/bin/python benchmarks/scaling.py docs/images/scaling.png
+    python -m benchmarks.scaling docs/images/scaling.png
 
 Both axes are logarithmic. With the batch, the slope must be 1. With the widths, the data's products
 have slope 2 and the inducing chain has slope 3; the counted FLOPs show both.
@@ -16,8 +16,8 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from gramian.experiments.bench.subjects import DKMSubject
-from gramian.experiments.cost.flops import count_flops
+from benchmarks.flops import count_flops
+from benchmarks.subjects import DKMSubject
 from gramian.train.runtime.memory import keep_freed_memory
 
 mpl.use("Agg")

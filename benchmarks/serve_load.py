@@ -1,6 +1,6 @@
 """How many requests `gramian serve` answers, beside calling the model directly.
 
-`python benchmarks/serve_load.py RUN --requests 10000`: one image a request, from clients on this
+`python -m benchmarks.serve_load RUN --requests 10000`: one image a request, from clients on this
 machine, 1, 16 and 64 at a time; requests per second, median and 99th percentile of the answer, and
 the server's memory on the way. The model called directly has batches of 1 and of 64.
 """

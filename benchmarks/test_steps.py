@@ -5,7 +5,7 @@
 The normal run of the tests does not collect this folder. ``-o addopts=`` leaves out the options of
 the tests: processes beside each other, and checks of every shape (``-n0`` leaves out the first
 only). ``--benchmark-save NAME`` and ``--benchmark-compare`` compare two states of the code;
-``gramian bench`` compares whole steps with those of a network.
+``python -m benchmarks`` compares whole steps with those of a network.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gramian.experiments.bench.subjects import DKMSubject, NetworkSubject, Subject
+from benchmarks.subjects import DKMSubject, NetworkSubject, Subject
 from gramian.gram.blocks import GramBlocks
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.layers import ResidualBlock, grams_of

@@ -1,6 +1,6 @@
 """A training step on an idle and on a busy machine, by the number of threads and how they wait.
 
-    .venv/bin/python benchmarks/threads.py
+    python -m benchmarks.threads
 
 Runs the program with one setting of the environment after another, first by itself, then beside as
 many busy processes as there are cores, and prints milliseconds of wall time for a step (the median

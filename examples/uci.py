@@ -1,6 +1,6 @@
 """UCI regression: deep kernel machines beside GPyTorch's Gaussian processes and scikit-learn.
 
-`python examples/uci.py uci_regression.npz` with arrays `<set>_x`, `<set>_y` and `<set>_test_idx`, a
+`python -m examples.uci uci_regression.npz` with arrays `<set>_x`, `<set>_y` and `<set>_test_idx`, a
 row of test indices for each split. Every kernel machine has a squared exponential kernel with a
 lengthscale for each feature, in float64 (SVGP with 512 points: float32). What is chosen (ν and SKR
 of the ladder) is chosen by the log-likelihood of a fifth of the training part; then the model is
@@ -24,8 +24,8 @@ import torch
 from linear_operator.utils.errors import NanError, NotPSDError  # type: ignore[import-untyped]
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.neural_network import MLPRegressor
-from tabular import svgp
 
+from examples.tabular import svgp
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankDKM
 from gramian.nn.steps.kernels import Jitter

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gramian"
 SOURCES = sorted(SOURCE.rglob("*.py"))
+BESIDE = sorted(path for name in ("paper", "benchmarks") for path in (ROOT / name).rglob("*.py"))
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
@@ -28,9 +29,11 @@ def test_the_map_shows_every_file_as_it_is():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_file_that_the_docs_name_exists(page):
-    """Source files by their path below src/gramian, tests and examples by theirs, links by all."""
+    """Source files by their path below src/gramian, others by theirs, links by all."""
     text = page.read_text()
-    named = re.findall(r"`((?:gram|nn|train|experiments|tests|examples)/[\w/.]+?)`", text)
+    named = re.findall(
+        r"`((?:gram|nn|train|experiments|tests|examples|paper|benchmarks|lab)/[\w/.]+?)`", text
+    )
     for name in named:
         assert (SOURCE / name).exists() or (ROOT / name).exists(), f"{page.name} names {name}"
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):

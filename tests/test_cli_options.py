@@ -15,7 +15,6 @@ from jsonargparse import get_loader
 
 from gramian import Bandwidth
 from gramian.experiments.cli.commands import (
-    bench,
     data,
     evaluate,
     explain,
@@ -43,7 +42,6 @@ from gramian.train.config import MODEL_CONFIGS, ConfigError, TrainConfig, config
 from gramian.train.data import DataError
 
 PARSERS = {
-    "bench": bench.bench_parser,
     "data": data.data_parser,
     "evaluate": evaluate.evaluate_parser,
     "explain": explain.explain_parser,
@@ -106,7 +104,7 @@ def test_a_refused_option_loads_nothing_heavy(tmp_path):
         ["tune", "--plots", "false"], ["tune", "--trials", "0"], ["evaluate", "x", "--device", "g"],
         ["predict", "x", "y", "--batch_size", "0"], ["serve", "x", "--port", "99999"],
         ["map", "x", "--points", "2"], ["explain", "x"], ["export", "x", "--format", "png"],
-        ["data", "fetch"], ["reproduce", "table9"], ["bench", "--helo"], ["info", "--scale", "x"],
+        ["data", "fetch"], ["reproduce", "table9"], ["info", "--helo"],
         ["report", "x", "--nope"],
     ]  # fmt: skip
     script = f"""
@@ -365,7 +363,7 @@ def changed(settings: Any, name: str, text: str) -> Any:
     return replace(settings, **{first: float(value) if isinstance(before, float) else value})
 
 
-@pytest.mark.parametrize("command", ["bench", "evaluate", "predict", "reproduce"])
+@pytest.mark.parametrize("command", ["evaluate", "predict", "reproduce"])
 def test_every_number_of_other_commands_refuses_what_has_no_meaning(capsys, command):
     words = {"evaluate": ["x"], "predict": ["x", "y"], "reproduce": ["table3"]}.get(command, [])
     names = [

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gramian
+import paper
 from gramian import SKR, Bandwidth, ConvDKMConfig, DenseDKMConfig, NormChoice
 from gramian.experiments.cli.commands.help import (
     best_entry,
@@ -28,21 +29,24 @@ from gramian.gram.errors import NotPSDError
 from gramian.train.config import ConfigError
 from gramian.train.data.images import _mixed
 from tests.browser import Browser, needs_browser
-from tests.test_architecture import ROOT, SOURCES
+from tests.test_architecture import BESIDE, ROOT, SOURCES
 
 BUILT_IN = {"ValueError", "OSError", "MemoryError", "KeyboardInterrupt", "Unexpected"}
 
 
 def error_classes() -> dict[str, type[Explained]]:
-    """All error classes of the package that have a section, by name."""
-    for module in pkgutil.walk_packages(gramian.__path__, "gramian."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    """All error classes of the package and the paper that have a section, by name."""
+    for package in (gramian, paper):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
     found, left = {}, [Explained]
     while left:
         children = left.pop().__subclasses__()
         left += children
-        found |= {c.__name__: c for c in children if c.__module__.startswith("gramian.")}
+        found |= {
+            c.__name__: c for c in children if c.__module__.startswith(("gramian.", "paper."))
+        }
     return {name: kind for name, kind in found.items() if not name.startswith("_")}
 
 
@@ -67,7 +71,7 @@ def normal(text: str) -> str:
 def calls() -> list[tuple[str, str]]:
     """Class and message of each error that the code makes."""
     found = []
-    for path in SOURCES:
+    for path in [*SOURCES, *BESIDE]:
         nodes = list(ast.walk(ast.parse(path.read_text())))
         functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         for node in nodes:
@@ -105,7 +109,7 @@ def test_every_message_is_answered_in_its_section():
 
 def test_the_page_has_no_message_that_the_code_has_not():
     texts = set()
-    for path in SOURCES:
+    for path in [*SOURCES, *BESIDE]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
                 texts.add(normal(template(node)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gramian.experiments.cost.flops import count_flops
+from benchmarks.flops import count_flops
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM
 from gramian.nn.steps.kernels import KERNELS, Kernel, Linear

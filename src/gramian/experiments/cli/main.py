@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gramian._version import __version__
 from gramian.experiments.cli.escapes import printable
@@ -26,10 +26,11 @@ COMMANDS = {
     "data": "list, fetch and verify data sets",
     "reproduce": "the paper's tables and figures, at full size or in miniature",
     "report": "results of reproduce or train as one HTML page, and Markdown and LaTeX tables",
-    "bench": "speed and memory beside a network of the same widths",
     "help": "what an error means and what to do: its name, or the message pasted",
-    "info": "versions and devices, what a model is made of, or what one would cost (--scale)",
+    "info": "versions and devices, or what a model is made of",
 }
+MOVED = {"bench": "python -m benchmarks"}
+"""Commands of the repository, which the package does not have."""
 EXIT_CODES = {
     0: "done",
     1: "failure",
@@ -60,10 +61,7 @@ exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    if arguments is None:  # this is the program, and PyTorch is not loaded yet
-        bound_spinning(os.environ)
-        secure_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = words_of(arguments)
     if not words or words[0] in ("-h", "--help"):
         commands, codes = (
             "\n".join(f"  {name:<12} {text}" for name, text in table.items())
@@ -75,12 +73,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"gramian {__version__}\n")
         return 0
     name, *rest = words
+    if name in MOVED:
+        message = f"{name} is {MOVED[name]}, in a clone of Gramian's repository"
+        return fail(message, 2, "UsageError")
     if name not in COMMANDS:
         message = f"unknown command {name!r}; commands are {', '.join(COMMANDS)}"
-        return fail(message, 2, "UsageError", "gramian")
-    set_up_logging("--quiet" in rest)
+        return fail(message, 2, "UsageError")
+    return answer(f"gramian {name}", rest, lambda words: run(name, words))
+
+
+def words_of(arguments: Sequence[str] | None) -> list[str]:
+    """The words of a command line; with None those of this process, before PyTorch is loaded."""
+    if arguments is None:
+        bound_spinning(os.environ)
+        secure_streams()
+    return list(sys.argv[1:] if arguments is None else arguments)
+
+
+def answer(command: str, words: Sequence[str], run: Callable[[Sequence[str]], None]) -> int:
+    """Run a command; returns its exit code. An error is a message on standard error."""
+    set_up_logging("--quiet" in words)
     try:
-        run(name, rest)
+        run(words)
     except KeyboardInterrupt as stop:  # or Stopped, after a checkpoint was written
         return fail(str(stop) or "interrupted", getattr(stop, "exit_code", 130), section_of(stop))
     except SystemExit as stop:  # after help
@@ -90,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = (str(error).strip() or "no more could be had").splitlines()[0]
             return fail(f"the memory does not suffice: {reason}", 1, "MemoryError")
         code = getattr(error, "exit_code", None)
-        if "--verbose" in rest or (code is None and not isinstance(error, OSError | ImportError)):
+        if "--verbose" in words or (code is None and not isinstance(error, OSError | ImportError)):
             logging.getLogger("gramian").exception("unexpected error" if code is None else "")
-        return fail(str(error), 1 if code is None else code, section_of(error), f"gramian {name}")
+        return fail(str(error), 1 if code is None else code, section_of(error), command)
     return 0
 
 
@@ -110,7 +124,7 @@ def run(name: str, words: Sequence[str]) -> None:
     importlib.import_module(f"gramian.experiments.cli.commands.{name}").run(words)
 
 
-def fail(message: str, code: int, section: str, command: str = "") -> int:
+def fail(message: str, code: int, section: str, command: str = "gramian") -> int:
     """Say what is wrong, on standard error, and where to read on; a wrong command in one line."""
     message = printable(message, keep="\n\t")
     if code == 2:

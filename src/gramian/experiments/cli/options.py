@@ -48,8 +48,10 @@ class UsageError(Explained, ValueError):
 class Parser(ArgumentParser):
     """A parser whose errors are one line that names the option and the value."""
 
-    def __init__(self, command: str, description: str, **more: Any) -> None:
-        prog = f"gramian {command}"
+    def __init__(
+        self, command: str, description: str, program: str = "gramian", **more: Any
+    ) -> None:
+        prog = f"{program} {command}"
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
 
     def parse_args(self, words: Sequence[str], **more: Any) -> Namespace:  # type: ignore[override]

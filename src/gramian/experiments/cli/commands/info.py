@@ -1,7 +1,4 @@
-"""``gramian info``: versions and devices, what a trained model is made of, or what one would cost.
-
-``--scale`` simulates training the paper's model, or a small one, without a GPU.
-"""
+"""``gramian info``: versions and devices, or what a trained model is made of."""
 
 from __future__ import annotations
 
@@ -12,23 +9,14 @@ from typing import Any
 from jsonargparse import Namespace
 
 from gramian.experiments.cli.escapes import printable
-from gramian.experiments.cli.options import Parser, UsageError
+from gramian.experiments.cli.options import Parser
 from gramian.experiments.cli.saved_model import add_model_options, load_predictor
 from gramian.experiments.cli.terminal import as_json
 
 
 def run(words: Sequence[str]) -> None:
-    """Describe this installation, a model, or the cost of one."""
+    """Describe this installation, or a model."""
     options = info_parser().parse_args(list(words))
-    if options.scale:
-        if options.model:
-            raise UsageError("--scale simulates a preset: name it or a model's folder, not both")
-        from gramian.experiments.cost.cost_text import as_text
-        from gramian.experiments.cost.simulation import simulate
-
-        costs = simulate(options.scale)
-        sys.stdout.write(as_json(costs) if options.json else as_text(costs))
-        return
     facts = describe_model(options) if options.model else describe_installation()
     if options.json:
         sys.stdout.write(as_json(facts))
@@ -40,17 +28,8 @@ def run(words: Sequence[str]) -> None:
 
 def info_parser() -> Parser:
     """The options."""
-    parser = Parser(
-        "info",
-        "Versions and devices here, what a trained model is made of, or what it would cost to "
-        "train one at a scale: parameters, FLOPs, memory, and time on an A100.",
-    )
+    parser = Parser("info", "Versions and devices here, or what a trained model is made of.")
     add_model_options(parser, optional=True)
-    parser.add_argument(
-        "--scale",
-        choices=["paper", "small"],
-        help="simulate training at this size, on tensors without storage; takes half a minute",
-    )
     return parser
 
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch._C._autograd import _get_sequence_nr as nodes_so_far
 from torch.autograd.graph import Node
 
-from gramian.experiments.bench.subjects import Batch, Subject
-from gramian.experiments.cost.flops import flop_counter
+from benchmarks.flops import flop_counter
+from benchmarks.subjects import Batch, Subject
 from gramian.gram.conditional import Conditional
 from gramian.nn.contract import Trainable
 from gramian.nn.likelihoods import Categorical

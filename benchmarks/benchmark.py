@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from gramian.experiments.bench.measure import Comparison, compare, gemm_gflops
-from gramian.experiments.bench.parts import parts_of_step
-from gramian.experiments.bench.process_memory import memory_of_training
-from gramian.experiments.bench.subjects import SEED, SUBJECTS, BenchConfig, Subject
-from gramian.experiments.cost.flops import count_flops
+from benchmarks.flops import count_flops
+from benchmarks.measure import Comparison, compare, gemm_gflops
+from benchmarks.parts import parts_of_step
+from benchmarks.process_memory import memory_of_training
+from benchmarks.subjects import SEED, SUBJECTS, BenchConfig, Subject
 from gramian.train.record.run_folder import environment
 from gramian.train.runtime.memory import keep_freed_memory
 from gramian.train.runtime.threads import num_threads

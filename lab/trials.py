@@ -1,6 +1,6 @@
 """Trials on a validation set: how the recipes of the presets were found.
 
-`python examples/trials.py trials.txt --output results/trials.jsonl`, where a line of trials.txt is
+`python -m lab.trials trials.txt --output results/trials.jsonl`, where a line of trials.txt is
 a name, a colon and the options of `gramian train`. Each worker takes the next line that nobody has
 taken, trains, measures on the validation set (the test set is never looked at), and adds a line of
 JSON to the output. A killed trial resumes; start as many workers as there are cores.

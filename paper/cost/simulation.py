@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from gramian.experiments.cost.device import REASONS, Rates, Seconds
-from gramian.experiments.cost.step_cost import StepCost, dkm_step, network_step
 from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.data.downloads.releases import REGISTRY
 from gramian.train.presets import preset_config
+from paper.cost.device import REASONS, Rates, Seconds
+from paper.cost.step_cost import StepCost, dkm_step, network_step
 
 SCALES = {"paper": "paper_cifar10", "small": "small_cifar10"}
 """Presets, by what ``--scale`` calls them."""

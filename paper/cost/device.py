@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gramian.experiments.cost.step_cost import StepCost
+from paper.cost.step_cost import StepCost
 
 
 @dataclass(frozen=True, slots=True)

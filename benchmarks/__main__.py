@@ -1,4 +1,4 @@
-"""``gramian bench``: speed and memory beside a network of the same widths."""
+"""``python -m benchmarks``: speed and memory beside a network of the same widths."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from collections.abc import Sequence
 
 from jsonargparse.typing import PositiveInt
 
+from gramian.experiments.cli.main import answer, words_of
 from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
 from gramian.experiments.cli.terminal import as_json
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    return answer("python -m benchmarks", words_of(arguments), run)
 
 
 def run(words: Sequence[str]) -> None:
     """Measure on this machine, and say what was measured."""
     options = bench_parser().parse_args(list(words))
-    announce("bench")
+    announce("benchmarks")
     import torch
 
-    from gramian.experiments.bench.bench_text import as_text
-    from gramian.experiments.bench.benchmark import run_bench
-    from gramian.experiments.bench.subjects import BenchConfig
+    from benchmarks.bench_text import as_text
+    from benchmarks.benchmark import run_bench
+    from benchmarks.subjects import BenchConfig
 
     threads = torch.get_num_threads() if options.threads is None else options.threads
     config = BenchConfig(
@@ -33,7 +39,7 @@ def run(words: Sequence[str]) -> None:
         )
     result = run_bench(config, memory=not options.skip_memory, parts=not options.skip_parts)
     if options.plot:
-        from gramian.experiments.bench.parts_plot import parts_figure
+        from benchmarks.parts_plot import parts_figure
 
         plots.save(parts_figure(result), options.plot)
     sys.stdout.write(as_json(result) if options.json else as_text(result))
@@ -42,9 +48,10 @@ def run(words: Sequence[str]) -> None:
 def bench_parser() -> Parser:
     """The options."""
     parser = Parser(
-        "bench",
+        "benchmarks",
         "Time and memory of a convolutional DKM on the CPU, beside a ResNet-20 of the same widths. "
         "The two take turns; a ratio is that of one turn.",
+        program="python -m",
     )
     parser.add_argument(
         "--width", type=PositiveInt, default=64, help="inducing points of the first stage"
@@ -59,3 +66,7 @@ def bench_parser() -> Parser:
     parser.add_argument("--skip_parts", action="store_true", help="do not take a step apart")
     add_common_options(parser)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gramian.experiments.cost.flops import Healthy, flop_counter
+from benchmarks.flops import Healthy, flop_counter
 
 aten = torch.ops.aten
 SOLVES = {aten.linalg_cholesky_ex, aten.linalg_solve_triangular}

@@ -1,6 +1,6 @@
-"""A step of the paper's model on 1 to 64 A100s, estimated: `python examples/scaling.py gpus.png`.
+"""A step of the paper's model on 1 to 64 A100s, estimated: `python -m paper.cost.gpus gpus.png`.
 
-The work of a step is counted on tensors without storage (`gramian info --scale paper`), for two
+The work of a step is counted on tensors without storage (`python -m paper cost`), for two
 batch sizes: what grows with the batch is shared by the GPUs, the rest is the inducing chain, which
 each of them computes; or those of a machine share its products (`--split_chain true`) and exchange
 the parts. Then comes the sum of the gradients over all GPUs, by a ring. Nothing here is measured:
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from gramian.experiments.cost.simulation import calibrated_rates, num_images, read_preset
-from gramian.experiments.cost.step_cost import StepCost, dkm_step
 from gramian.experiments.plots.style import save
+from paper.cost.simulation import calibrated_rates, num_images, read_preset
+from paper.cost.step_cost import StepCost, dkm_step
 
 GPUS = (1, 2, 4, 8, 16, 32, 64)
 PER_NODE = 8

@@ -1,4 +1,4 @@
-"""Peak memory of a training process: ``python -m …process_memory dkm 16 64 2`` prints bytes.
+"""Peak memory of a training process: ``… benchmarks.process_memory dkm 16 64 2`` prints bytes.
 
 A process of its own, because memory that another model has used cannot be told apart.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
-from gramian.experiments.bench.subjects import SUBJECTS, BenchConfig
+from benchmarks.subjects import SUBJECTS, BenchConfig
 from gramian.train.runtime.memory import keep_freed_memory, peak_bytes
 
+ROOT = Path(__file__).parents[1]
 STEPS = 2  # the first one makes the optimiser's buffers
 
 
 def memory_of_training(name: str, config: BenchConfig) -> int:
     """Largest resident memory, in bytes, of a new process that trains ``name`` only."""
     words = [name, config.width, config.batch, config.threads]
-    command = [sys.executable, "-m", __name__, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.process_memory", *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the process that measures memory failed: {done.stderr.strip()}")
     return int(done.stdout)

@@ -7,10 +7,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
 
-from gramian.experiments.cost.flops import Healthy, count_flops
-from gramian.experiments.cost.step_cost import dkm_step
+from benchmarks.flops import Healthy, count_flops
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.train.objective import objective
+from paper.cost.step_cost import dkm_step
 from tests.samples import generator
 
 SMALL = ConvDKMConfig(

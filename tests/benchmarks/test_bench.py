@@ -5,14 +5,14 @@ import sys
 import pytest
 import torch
 
-from gramian.experiments.bench import benchmark as bench_run
-from gramian.experiments.bench import measure
-from gramian.experiments.bench.bench_text import as_text
-from gramian.experiments.bench.measure import Comparison, compare
-from gramian.experiments.bench.parts import PARTS, WRAPPED, Ledger, patched, step_totals
-from gramian.experiments.bench.process_memory import memory_of_training
-from gramian.experiments.bench.subjects import BenchConfig, DKMSubject, NetworkSubject
-from gramian.experiments.cli.main import main
+from benchmarks import benchmark as bench_run
+from benchmarks import measure
+from benchmarks.__main__ import main
+from benchmarks.bench_text import as_text
+from benchmarks.measure import Comparison, compare
+from benchmarks.parts import PARTS, WRAPPED, Ledger, patched, step_totals
+from benchmarks.process_memory import memory_of_training
+from benchmarks.subjects import BenchConfig, DKMSubject, NetworkSubject
 from gramian.train.runtime.threads import num_threads
 
 TINY = ["--width", "4", "--batch", "2", "--repeats", "2", "--threads", "1"]
@@ -30,7 +30,7 @@ def bench(tmp_path_factory):
         patch.setattr(bench_run, "LATENCY_CALLS", 1)
         patch.setattr(bench_run, "memory_of_training", lambda name, config: 10**8)
         patch.setattr(sys.stdout, "write", written.append)
-        code = main(["bench", *TINY, "--json", "--quiet", "--plot", str(plot)])
+        code = main([*TINY, "--json", "--quiet", "--plot", str(plot)])
     assert code == 0
     return json.loads("".join(written)), plot
 
@@ -88,10 +88,8 @@ def test_text_and_plot(bench):
 
 
 def test_text_goes_to_standard_output(capsys, monkeypatch, bench):
-    monkeypatch.setattr(
-        "gramian.experiments.bench.benchmark.run_bench", lambda config, memory, parts: bench[0]
-    )
-    assert main(["bench", *TINY]) == 0
+    monkeypatch.setattr("benchmarks.benchmark.run_bench", lambda config, memory, parts: bench[0])
+    assert main([*TINY]) == 0
     assert "training step" in capsys.readouterr().out
 
 
@@ -188,7 +186,7 @@ def test_the_models_learn():
 
 
 def test_help(capsys):
-    assert main(["bench", "--help"]) == 0
+    assert main(["--help"]) == 0
     assert "--width" in capsys.readouterr().out
 
 
@@ -204,7 +202,7 @@ def test_help(capsys):
     ],
 )
 def test_bad_options(capsys, words, message):
-    assert main(["bench", *words]) == 2
+    assert main(list(words)) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err

@@ -1,9 +1,9 @@
 """What models know of what they do not know: deep kernel machines beside networks, on real data.
 
-`python examples/uncertainty_study.py run --data cifar10 --output results/study.jsonl` trains and
+`python -m lab.uncertainty_study run --data cifar10 --output results/study.jsonl` trains and
 measures what is not in the output yet: 5,000 images, 12 epochs, the same widths, augmentation and
 batches for all, each with its best recipe. A killed run resumes; several processes may share the
-work. `python examples/uncertainty_study.py show results/study.jsonl --plot study.png` prints the
+work. `python -m lab.uncertainty_study show results/study.jsonl --plot study.png` prints the
 tables and draws the picture.
 
 Measured: the test set, six corruptions in five strengths of 2,000 test images, and how well a score

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gramian.experiments.cost.trace import Trace, traced
 from gramian.gram.fast.split import Split
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.contract import DKMResult
@@ -20,6 +19,7 @@ from gramian.nn.steps.positive_definite import PositiveDefinite
 from gramian.train.cost.step_memory import step_bytes
 from gramian.train.objective import objective
 from gramian.train.step import check_finite
+from paper.cost.trace import Trace, traced
 
 ADAM_PASSES = 7  # fused: reads parameter, gradient and two moments; writes all but the gradient
 

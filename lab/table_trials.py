@@ -1,6 +1,6 @@
 """Trials of `DKMRegressor` on validation rows of the UCI sets: what its defaults rest on.
 
-`python examples/table_trials.py uci_regression.npz '{}' '{"num_inducing": 200}'`: each dictionary
+`python -m lab.table_trials uci_regression.npz '{}' '{"num_inducing": 200}'`: each dictionary
 of settings is tried on a fifth of the training part of each split (at most 2,000 rows); test rows
 are not looked at. Each result is a line of the output file, and what is there is not run again. The
 table shows, for each set, mean log-likelihood and processor seconds in one thread.
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from uci import SETS, Array, Choice, Entry, Prediction, add, read, scores
 
+from examples.uci import SETS, Array, Choice, Entry, Prediction, add, read, scores
 from gramian.train.estimators import DKMRegressor
 
 MOST = 2000  # validation rows

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from gramian.experiments.bench.bench_text import part_seconds
+from benchmarks.bench_text import part_seconds
 from gramian.experiments.plots.style import BLUE, GREY, ORANGE, STYLE
 
 
