@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.integrate import quad
+from scipy.special import expit
 from torch.func import functional_call
 
 from gramian import Marginals
@@ -24,9 +25,12 @@ from gramian.nn.likelihoods import (
     Poisson,
     StudentT,
     build_likelihood,
+    categorical,
     check_likelihood,
     draw_noise,
+    even_points,
 )
+from gramian.nn.likelihoods import likelihood as likelihood_module
 from gramian.nn.likelihoods.likelihood import sample
 from gramian.nn.parameters import start_in_
 from tests.samples import generator, random_
@@ -521,3 +525,115 @@ def test_bad_labels_and_targets():
         StudentT(1, degrees=2.0)
     with pytest.raises(ValueError, match="Categorical: num_outputs must be 2 or more"):
         Categorical(1)
+
+
+# ---- samples of the logits ----
+
+
+def decisions(m: torch.Tensor, std: float, points: torch.Tensor) -> torch.Tensor:
+    q = Marginals(m, torch.full((len(m), 1), std**2, dtype=m.dtype))
+    return Categorical(m.shape[1]).predict(q, points)["probabilities"].argmax(1)
+
+
+@pytest.mark.parametrize("number", [100, 1000])
+def test_two_equal_classes_have_equal_probabilities(number):
+    for seed in range(50):
+        points = even_points(number, 2, generator(seed))
+        for std in (0.1, 1.0, 10.0):
+            q = Marginals(torch.full((1, 2), 7.0), torch.tensor([[std**2]]))
+            p = Categorical(2).predict(q, points)["probabilities"]
+            assert p[0, 0].item() == pytest.approx(0.5, abs=0.005)
+
+
+@pytest.mark.parametrize(("classes", "spread", "std"), [(2, 1.0, 2.0), (3, 2.0, 0.5), (10, 4, 0.4)])
+def test_decisions_are_those_of_exact_probabilities(classes, spread, std):
+    # with a variance that the classes share the exact ones have the order of the means
+    draw, wrong = generator(3), []
+    m = spread * torch.randn(5000, classes, generator=draw, dtype=torch.float64)
+    for seed in range(8):
+        points = even_points(100, classes, generator(seed), torch.float64)
+        wrong.append((decisions(m, std, points) != m.argmax(1)).double().mean().item())
+    assert np.mean(wrong) < 0.001
+    independent = draw_noise(100, (1, classes), draw, torch.float64)
+    assert (decisions(m, std, independent) != m.argmax(1)).double().mean() > 0.001
+
+
+@pytest.mark.parametrize(("number", "outputs"), [(1, 3), (2, 3), (7, 2), (24, 3), (101, 10)])
+def test_points_have_both_signs_and_the_moments_of_a_normal(number, outputs):
+    z = even_points(number, outputs, generator(), torch.float64)[:, 0]
+    assert z.shape == (number, outputs)
+    torch.testing.assert_close(z.sort(0).values, (-z).sort(0).values)
+    second = z.mT @ z / number
+    expected = torch.eye(outputs, dtype=torch.float64) * (number > 1)
+    if number >= 8 * outputs:
+        torch.testing.assert_close(second, expected)
+    torch.testing.assert_close(second.diag(), expected.diag())
+    if number > 100:  # the quantiles of a normal, nearly
+        assert (z.abs() < 0.6745).double().mean() == pytest.approx(0.5, abs=0.05)
+    assert not torch.equal(z, even_points(number, outputs, generator(1), torch.float64)[:, 0]) or (
+        number == 1
+    )
+
+
+@pytest.mark.parametrize("shared_noise", [True, False])
+@pytest.mark.parametrize("shared_variance", [True, False])
+def test_portions_of_the_samples_change_nothing(shared_noise, shared_variance, monkeypatch):
+    likelihood, y = Categorical(3), targets("categorical", 7)
+    z = noise(1 if shared_noise else 7)
+    found = []
+    for portion in (10**9, 3 * len(z) * 3, 1):  # all rows, three at a time, one at a time
+        monkeypatch.setattr(categorical, "PORTION", portion)
+        q = marginals(7, shared=shared_variance)
+        mean, var = q.mean.requires_grad_(), q.var.requires_grad_()
+        expected = likelihood.expected_log_prob(q, y, z)
+        weights = torch.arange(1.0, 8.0, dtype=torch.float64)
+        slopes = torch.autograd.grad((weights * expected).sum(), (mean, var))
+        with torch.no_grad():
+            rest = answers(likelihood, q, y, z) | {
+                "information": likelihood.mutual_information(q, z)
+            }
+        found.append({**rest, "by_mean": slopes[0], "by_var": slopes[1]})
+    for other in found[1:]:
+        for key, value in found[0].items():
+            torch.testing.assert_close(other[key], value, msg=key)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_gradient_of_the_mean_logsumexp(shared):
+    q, z = marginals(4, shared=shared), noise(4, S=6)
+    inputs = q.mean.requires_grad_(), q.var.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda mean, var: categorical.mean_logsumexp(Marginals(mean, var), z), inputs
+    )
+    sure = Marginals(q.mean, torch.tensor([[0.0], [-1e-12], [0.0], [0.0]]).double())
+    sure.var.requires_grad_()
+    categorical.mean_logsumexp(sure, z).sum().backward()
+    assert sure.var.grad.eq(0).all()  # what is clamped does not move, and is no NaN
+
+
+@pytest.mark.parametrize(("mean", "var"), [((0.3, -0.5), 0.4), ((2.0, -1.0), 4.0)])
+def test_two_classes_agree_with_scipy(mean, var):
+    normal = stats.norm(mean[0] - mean[1], math.sqrt(2 * var))  # of the difference of the logits
+
+    def integral(function):
+        low, high = normal.ppf(1e-14), normal.ppf(1 - 1e-14)
+        return quad(lambda d: normal.pdf(d) * function(d), low, high, limit=500)[0]
+
+    p, log_p = integral(expit), integral(lambda d: -np.logaddexp(0, -d))
+    curvature = integral(lambda d: expit(d) * expit(-d))
+    q = Marginals(torch.tensor([mean]).double(), torch.tensor([[var]]).double())
+    points, label = even_points(20_000, 2, generator(), torch.float64), torch.tensor([0])
+    likelihood = Categorical(2)
+    assert likelihood.predict(q, points)["probabilities"][0, 0].item() == pytest.approx(p, abs=1e-3)
+    assert likelihood.log_marginal(q, label, points).item() == pytest.approx(math.log(p), abs=2e-3)
+    found = likelihood.expected_log_prob(q, label, points).item()
+    assert found == pytest.approx(log_p, abs=5e-3)
+    g, w = likelihood.derivatives(q, label, points)
+    assert g[0].tolist() == pytest.approx([1 - p, p - 1], abs=1e-3)
+    assert w.item() == pytest.approx(curvature, abs=1e-3)
+
+
+def test_noise_that_would_be_large_is_shared_over_the_batch(monkeypatch):
+    monkeypatch.setattr(likelihood_module, "MOST_NOISE", 100)
+    assert draw_noise(10, (5, 2), generator()).shape == (10, 5, 2)
+    assert draw_noise(10, (6, 2), generator()).shape == (10, 1, 2)

@@ -58,6 +58,7 @@ def test_the_flops_are_those_that_happen(changes, space, likelihood):
     model.initialise_()
     noise = model.draw_samples(generator()) if likelihood == "categorical" else None
     flops = count_flops(lambda: model.objective(noise).total.backward())
+    C = 1 if likelihood == "gaussian" else C
     assert estimate(config, P, space, num_outputs=C).flops == pytest.approx(flops, rel=0.1)
 
 
@@ -74,9 +75,9 @@ def test_what_else_the_estimate_depends_on():
     assert many.bytes - few.bytes == 8 * 6 * 18 * LARGE**2
     small, large = (
         estimate(replace(CONFIG, likelihood="categorical", num_samples=S), LARGE, num_outputs=10)
-        for S in (1, 10_000)
+        for S in (1, 3000)
     )
-    assert large.bytes > small.bytes + 8 * 10_000 * LARGE * 10
+    assert large.bytes - small.bytes == pytest.approx(8 * 3000 * LARGE * 10, rel=0.01)
     single, double = (estimate(CONFIG, 2 * LARGE, dtype=t) for t in (torch.float32, torch.float64))
     assert single.bytes > double.bytes / 2  # L-BFGS knows float64 only
     assert single.flops == double.flops

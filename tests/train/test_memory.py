@@ -1,5 +1,7 @@
 """The estimate of a step's memory, against what autograd keeps, and the choice it leads to."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -131,3 +133,41 @@ def test_other_texts_are_refused(text):
 
 def test_the_process_has_a_size():
     assert resident_bytes(torch.device("cpu")) > 50e6
+
+
+STEPS = """
+import sys
+import psutil
+import torch
+from gramian import DenseDKM, DenseDKMConfig, objective
+from gramian.train.cost.step_memory import step_bytes
+from gramian.train.runtime.memory import peak_bytes
+
+C, batch, samples = map(int, sys.argv[1:])
+torch.set_num_threads(1)
+draw = torch.Generator().manual_seed(0)
+config = DenseDKMConfig(num_features=10, num_inducing=64, num_outputs=C, num_samples=samples)
+model = DenseDKM.from_config(config)
+x, y = torch.randn(batch, 10, generator=draw), torch.arange(batch) % C
+model.initialise_(x, draw)
+optimiser = torch.optim.Adam(model.parameters(), fused=True)
+before = psutil.Process().memory_info().rss
+for _ in range(2):
+    noise, points = model.draw_noise(draw), model.draw_samples(batch, draw)
+    terms = objective(model(x, noise), model.likelihood, y, points, 1000)
+    del points
+    optimiser.zero_grad()
+    terms.loss.backward()
+    optimiser.step()
+print(step_bytes(model, batch, ()) / (peak_bytes() - before))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize(
+    ("classes", "batch", "samples"), [(2, 4000, 1000), (100, 500, 1000), (3000, 500, 100)]
+)
+def test_the_estimate_is_what_a_step_of_many_classes_takes(classes, batch, samples):
+    command = [sys.executable, "-c", STEPS, str(classes), str(batch), str(samples)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 1 / 1.5 < float(found.stdout) < 1.5

@@ -140,7 +140,7 @@ class Trainable(nn.Module, ABC):
         """
         return {}
 
-    def draw_samples(self, batch: int, generator: torch.Generator) -> Float[Tensor, "S B C"]:
+    def draw_samples(self, batch: int, generator: torch.Generator) -> Float[Tensor, "S #B C"]:
         """Fresh Monte-Carlo noise for the likelihood; ``batch`` = 1 shares it over a batch."""
         shape = (batch, self.num_outputs)
         noise = draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)

@@ -99,7 +99,9 @@ def step_objective(
     weights = task.train.weights_at(indices[share], engine.dtype, engine.device)
     noise = model.draw_noise(place.draw("skr", engine.device))
     draw = place.draw("likelihood", engine.device)
-    samples = model.draw_samples(len(indices), draw)[:, share.to(engine.device)]
+    samples = model.draw_samples(len(indices), draw)
+    if len(share) < samples.shape[1]:
+        samples = samples[:, share.to(engine.device)]
     result = forward(raw[share].to(engine.device), noise)
     num_data, likelihood = task.train.total_weight, model.likelihood
     terms = objective(result, likelihood, y, samples, num_data, weights)

@@ -230,7 +230,7 @@ class FullRankModel(nn.Module):
         """K(SpatialPool(G^L)): the prior covariance of the outputs."""
         return self.inducing_chain().top_ii
 
-    def draw_samples(self, generator: torch.Generator) -> Float[Tensor, "S P C"]:
+    def draw_samples(self, generator: torch.Generator) -> Float[Tensor, "S #P C"]:
         """Fresh Monte-Carlo noise for ``objective``."""
         shape = (len(self.train_inputs), self.num_outputs)
         noise = draw_noise(self.likelihood.num_samples, shape, generator, self.dtype)

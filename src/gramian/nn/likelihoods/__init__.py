@@ -14,6 +14,7 @@ from gramian.nn.likelihoods.likelihood import (
     LikelihoodConfig,
     Targets,
     draw_noise,
+    even_points,
     received,
     sample,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "build_likelihood",
     "check_likelihood",
     "draw_noise",
+    "even_points",
     "find_likelihood",
     "received",
     "sample",

@@ -16,12 +16,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gramian.gram.blocks import Marginals
-from gramian.gram.random import normals
+from gramian.gram.random import normals, permutation
 from gramian.nn.likelihoods.metric_sums import Metrics
 
 Targets = Literal["classes", "real", "counts"]
 Estimator = Literal["exact", "monte_carlo"]
 Named = dict[str, Tensor]
+
+MOST_NOISE = 2**26
+"""Numbers of Monte-Carlo noise that a batch draws at most: 268 MB in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +153,39 @@ def draw_noise(
     shape: tuple[int, int],
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
-) -> Float[Tensor, "S B C"]:
-    """Standard normals for ``shape`` = (B, C); B = 1 shares them over the batch."""
-    return normals((num_samples, *shape), generator, dtype)
+) -> Float[Tensor, "S #B C"]:
+    """Standard normals for ``shape`` = (B, C); B = 1 shares them over the batch.
+
+    A batch that would take more than ``MOST_NOISE`` of them shares them, too.
+    """
+    B, C = shape
+    rows = B if num_samples * B * C <= MOST_NOISE else 1
+    return normals((num_samples, rows, C), generator, dtype)
+
+
+def even_points(
+    num_samples: int,
+    num_outputs: int,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "S 1 C"]:
+    """Standard normals that lie evenly, for a prediction whose samples all data share.
+
+    Independent ones favour a class, and the same class for all data. These come in both signs: each
+    output takes the quantiles (k + ½)/S in an order and with signs of its own. Their second moments
+    are those of independent normals, if there are eight samples or more for each output.
+    """
+    half = num_samples // 2
+    orders = torch.stack([permutation(half, generator) for _ in range(num_outputs)], dim=1)
+    signs = normals(orders.shape, generator, torch.float64).sign()
+    z = signs * torch.special.ndtri((orders + 0.5).double() / num_samples)
+    if num_samples >= 8 * num_outputs:
+        values, vectors = torch.linalg.eigh(2 * z.mT @ z / num_samples)
+        z = z @ (vectors / values.sqrt()) @ vectors.mT
+    else:
+        z = z * (num_samples / (2 * z.square().sum(0))).sqrt()
+    zero = z.new_zeros(num_samples % 2, num_outputs)
+    return torch.cat([z, -z, zero]).to(dtype)[:, None]
 
 
 def sample(q: Marginals, noise: Float[Tensor, "S #B #C"]) -> Float[Tensor, "S B C"]:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from gramian.nn.full_rank.full_rank_config import FullRankConfig, num_pixels
+from gramian.nn.likelihoods.categorical import PORTION
+from gramian.nn.likelihoods.likelihood import MOST_NOISE
 from gramian.train.runtime.memory import free_bytes
 
 HEAP_BLOCK, GAPS = 2**25, 2.3
@@ -109,7 +111,8 @@ def estimate(
         case "categorical":
             n += P**2 + P * C
             samples = config.num_samples * P * C
-            memory += held(5, samples)
+            noise = samples if samples <= MOST_NOISE else config.num_samples * C
+            memory += held(1, noise) + held(4, max(PORTION, config.num_samples * C) + P * C)
             work = held(10, P**2)
             thirds += (61 if config.relative else 28) * P**3
             passes += 70 * P**2 + 17 * samples

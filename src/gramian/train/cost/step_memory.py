@@ -11,14 +11,21 @@ import torch
 
 from gramian.nn.contract import Trainable
 from gramian.nn.layers import Layer, ResidualBlock, grams_of
+from gramian.nn.likelihoods.categorical import PORTION
+from gramian.nn.likelihoods.likelihood import MOST_NOISE
 from gramian.nn.model import DKM
 from gramian.nn.steps.centre import Centre
 from gramian.nn.steps.conv import KernelConv
 from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.cost.full_rank_cost import HEAP_BLOCK
 from gramian.train.runtime.memory import resident_bytes
 
 CHAIN = 3  # bytes that autograd keeps of the inducing chain, for each byte of parameters (counted)
 VECTORS = 4  # vectors of the size of g_tt that autograd keeps for a layer (counted)
+PORTIONS = 4  # samples of the logits with their exponentials, and gaps in the heap (measured)
+OUTPUTS = 5  # means, gradients and expectations of the size [batch, outputs] (counted)
+NOISE_GAPS = 1.6  # of noise that is small enough for the heap (measured)
+FIRST_STEP = 8_000_000  # pages of the libraries that a first step touches (measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +89,25 @@ def peak_bytes(memories: Mapping[str, LayerMemory], recomputed: Collection[str])
 
 
 def step_bytes(model: DKM, batch: int, recomputed: Collection[str]) -> int:
-    """What a training step adds to a model: gradients, Adam, the inducing chain, the layers."""
+    """What a training step adds to a model: gradients, Adam, inducing chain, noise, layers.
+
+    The samples of the logits are gone before the backward pass of the layers.
+    """
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
-    return (3 + CHAIN) * parameters + peak_bytes(layer_memories(model, batch), recomputed)
+    memories = layer_memories(model, batch)
+    kept = sum(m.output + m.inside * (name not in recomputed) for name, m in memories.items())
+    noise, samples = likelihood_bytes(model, batch)
+    most = max(kept + samples, peak_bytes(memories, recomputed))
+    return FIRST_STEP + (3 + CHAIN) * parameters + noise + most
+
+
+def likelihood_bytes(model: DKM, batch: int) -> tuple[int, int]:
+    """Of the Monte-Carlo noise, and of a portion of the samples beside matrices [batch, C]."""
+    S, C, size = model.likelihood.num_samples, model.num_outputs, model.dtype.itemsize
+    noise = size * S * C * (batch if S * batch * C <= MOST_NOISE else 1)
+    portion = min(S * batch * C, max(PORTION, S * C))
+    samples = size * (PORTIONS * portion + OUTPUTS * batch * C)
+    return round(noise * (NOISE_GAPS if noise < HEAP_BLOCK else 1)), samples
 
 
 def set_recomputed_(

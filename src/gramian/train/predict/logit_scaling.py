@@ -13,6 +13,9 @@ from torch import Tensor
 from gramian.gram.blocks import Marginals
 from gramian.nn.likelihoods import Likelihood
 
+AT_ONCE = 2**22
+"""Samples of the logits of as many data points as are differentiated at once."""
+
 ScalingKind = Literal["temperature", "vector"]
 
 
@@ -21,8 +24,9 @@ class LogitScaling:
     """f → scale ∘ f + shift, for the functions whose softmax are the probabilities.
 
     Of q(f) = N(mean, var) this is q with mean scale ∘ mean + shift and variance scale² ∘ var. A
-    temperature T is one scale 1/T for all classes and no shift, which leaves every decision as it
-    is; a vector has a scale and a shift for each class (Guo et al. 2017).
+    temperature T is one scale 1/T for all classes and no shift. It leaves the order of the means,
+    which is that of the exact probabilities; samples of them may decide near ties in another way.
+    A vector has a scale and a shift for each class (Guo et al. 2017).
 
     Args:
         scale: one, or one per class; positive.
@@ -94,17 +98,23 @@ def fit_scaling(
         parameter.requires_grad_()
     search = torch.optim.LBFGS(free, max_iter=100, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
+    shares = torch.full((len(y),), 1 / len(y)) if weights is None else weights / weights.sum()
+    rows = max(1, AT_ONCE // samples.numel())
+
+    def loss(part: slice) -> Tensor:
         scale = log_scale.exp()
-        scaled = Marginals(scale * q.mean + shift, scale.square() * q.var)
-        log_p = likelihood.log_marginal(scaled, y, samples)
-        return -(log_p.mean() if weights is None else (weights * log_p).sum() / weights.sum())
+        scaled = Marginals(scale * q.mean[part] + shift, scale.square() * q.var[part])
+        log_p = likelihood.log_marginal(scaled, y[part], samples)
+        return -(shares[part].to(log_p) * log_p).sum()
 
     def step() -> float:
         search.zero_grad()
-        value = loss()
-        value.backward()
-        return value.item()
+        total = 0.0
+        for start in range(0, len(y), rows):
+            value = loss(slice(start, start + rows))
+            value.backward()
+            total += value.item()
+        return total
 
     with torch.enable_grad():
         search.step(step)

@@ -24,7 +24,7 @@ from gramian.nn.explain import TOP, LayerFeatures, contributions, input_shares, 
 from gramian.nn.full_rank.full_rank_config import FullRankConfig
 from gramian.nn.full_rank.full_rank_dkm import FullRankConvDKM, FullRankDKM, FullRankModel
 from gramian.nn.joint import Joint, joint
-from gramian.nn.likelihoods import Likelihood, draw_noise, received
+from gramian.nn.likelihoods import Likelihood, even_points, received
 from gramian.nn.model import DKM
 from gramian.train.config import (
     ModelConfig,
@@ -111,9 +111,9 @@ class Predictor:
 
     def samples(self) -> Float[Tensor, "S 1 C"]:
         """The Monte-Carlo samples that all predictions share."""
-        draw, shape = generator(self.seed, "prediction"), (1, self.model.num_outputs)
-        number = self.model.likelihood.num_samples
-        return draw_noise(number, shape, draw, self.dtype).to(self.device)
+        draw, likelihood = generator(self.seed, "prediction"), self.model.likelihood
+        shape = likelihood.num_samples, self.model.num_outputs
+        return even_points(*shape, draw, self.dtype).to(self.device)
 
     def for_prediction(self) -> Callable[[Tensor], Marginals]:
         """Raw data → q(f), calibrated, of the model as it is now.
@@ -296,7 +296,8 @@ class Predictor:
         Args:
             x: raw data, held out.
             y: their class numbers.
-            kind: temperature (one number; leaves all decisions) or vector (two for each class).
+            kind: temperature (one number, which leaves the order of the means) or vector (two
+                for each class).
             batch_size: data points at once.
             sample_weight: [N]; a data point of weight 2 counts as two.
         """
