@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from gramian import Predictor
-from gramian.experiments.reproduce.registry import BESIDE_MUON, changed
 from gramian.experiments.statistics import summarise
 from gramian.gram.blocks import Marginals
 from gramian.metrics import (
@@ -45,7 +44,9 @@ from gramian.train.predict.uncertainty import probabilities_and_scores
 from gramian.train.presets import preset_config
 from gramian.train.record.run_folder import RunFolder, commit
 from gramian.train.run import prepare
+from gramian.train.run_settings import changed
 from gramian.train.task import Task, load_task
+from paper.registry import BESIDE_MUON
 
 NUM_SPOILT = 2000  # test images that are corrupted, or compared with others
 MEMBERS = 5

@@ -6,20 +6,18 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from gramian.experiments.cli.main import answer, fail, words_of
+from gramian.experiments.cli.main import answer, words_of
 
-COMMANDS = {"cost": "paper.cost.command"}
+COMMANDS = {"report": "paper.report.command", "cost": "paper.cost.command"}
+"""All other words are for ``paper.tables``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = words_of(arguments)
-    if not words or words[0] not in COMMANDS:
-        message = f"commands are {', '.join(COMMANDS)}"
-        return fail(message, 2, "UsageError", "python -m paper cost")
-    name, *rest = words
-    run = importlib.import_module(COMMANDS[name]).run
-    return answer(f"python -m paper {name}", rest, run)
+    name = words[0] if words and words[0] in COMMANDS else ""
+    run = importlib.import_module(COMMANDS.get(name, "paper.tables")).run
+    return answer(f"python -m paper {name}".strip(), words[1:] if name else words, run)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gramian"
 SOURCES = sorted(SOURCE.rglob("*.py"))
 BESIDE = sorted(path for name in ("paper", "benchmarks") for path in (ROOT / name).rglob("*.py"))
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "paper" / "README.md"]
 
 
 def test_no_two_files_have_the_same_name():

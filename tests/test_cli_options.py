@@ -22,12 +22,10 @@ from gramian.experiments.cli.commands import (
     help,
     info,
     predict,
-    report,
     serve,
     tune,
 )
 from gramian.experiments.cli.commands import map as map_command
-from gramian.experiments.cli.commands import reproduce as reproduce_command
 from gramian.experiments.cli.main import COMMANDS, main
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.train_help import check_words, help_file, model_options
@@ -50,8 +48,6 @@ PARSERS = {
     "info": info.info_parser,
     "map": map_command.map_parser,
     "predict": predict.predict_parser,
-    "report": report.report_parser,
-    "reproduce": reproduce_command.reproduce_parser,
     "serve": serve.serve_parser,
     "tune": tune.tune_parser,
 }
@@ -75,16 +71,15 @@ def test_help_of_any_command_loads_nothing_heavy():
 import sys
 from gramian.experiments.cli.main import COMMANDS, main
 main(["--help"])
-doors = [[name, "--help"] for name in COMMANDS] + [["reproduce", "list"], ["train", "--helo"],
+doors = [[name, "--help"] for name in COMMANDS] + [["train", "--helo"],
     ["train", "--kind", "dense", "--help"], ["train", "--preset", "sine", "-h"], ["evaluate"]]
 codes = [main(words) for words in doors]
-assert codes == [0] * (len(COMMANDS) + 1) + [2, 0, 0, 2], codes
+assert codes == [0] * len(COMMANDS) + [2, 0, 0, 2], codes
 assert not sys.modules.keys() & {set(HEAVY)!r}, sys.modules.keys() & {set(HEAVY)!r}
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: gramian predict" in done.stdout
-    assert "figure-conditions" in done.stdout
     assert "lengthscales" in done.stdout
 
 
@@ -104,8 +99,7 @@ def test_a_refused_option_loads_nothing_heavy(tmp_path):
         ["tune", "--plots", "false"], ["tune", "--trials", "0"], ["evaluate", "x", "--device", "g"],
         ["predict", "x", "y", "--batch_size", "0"], ["serve", "x", "--port", "99999"],
         ["map", "x", "--points", "2"], ["explain", "x"], ["export", "x", "--format", "png"],
-        ["data", "fetch"], ["reproduce", "table9"], ["info", "--helo"],
-        ["report", "x", "--nope"],
+        ["data", "fetch"], ["info", "--helo"], ["reproduce", "table9"], ["report"], ["bench"],
     ]  # fmt: skip
     script = f"""
 import sys
@@ -263,9 +257,6 @@ def test_null_is_for_options_that_have_a_meaning_for_it(capsys, tmp_path, text, 
         (["predict", "x", "y", "--device", "cuda"], "device cuda is not available here"),
         (["predict", "x", "y", "--batchsize", "3"], "did you mean --batch_size?"),
         (["export", "x", "--format", "png"], "png"),
-        (["reproduce", "table3", "--seeds", "0"], "expected a positive integer or null, got 0"),
-        (["reproduce", "table3", "--seed", "-1"], "an integer of 0 or more or null, got -1"),
-        (["reproduce", "table9"], "unknown experiment 'table9'"),
     ],
 )
 def test_a_mistake_is_one_line_that_points_to_help(capsys, tmp_path, monkeypatch, words, message):
@@ -363,9 +354,9 @@ def changed(settings: Any, name: str, text: str) -> Any:
     return replace(settings, **{first: float(value) if isinstance(before, float) else value})
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict", "reproduce"])
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
 def test_every_number_of_other_commands_refuses_what_has_no_meaning(capsys, command):
-    words = {"evaluate": ["x"], "predict": ["x", "y"], "reproduce": ["table3"]}.get(command, [])
+    words = {"evaluate": ["x"], "predict": ["x", "y"]}[command]
     names = [
         action.dest
         for action in PARSERS[command]()._actions
@@ -385,9 +376,17 @@ def test_numbers_of_other_commands_are_all_restricted():
 
 
 def test_restricted_numbers_are_plain_integers():
-    words = ["table3", "--seeds", "2", "--seed", "0", "--train_size", "48"]
-    options = reproduce_command.reproduce_parser().parse_args(words)
-    assert {type(options[name]) for name in ("seeds", "seed", "train_size", "jobs")} == {int}
+    options = map_command.map_parser().parse_args(["x", "--points", "5", "--batch_size", "3"])
+    assert {type(options[name]) for name in ("points", "batch_size")} == {int}
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [("reproduce", "paper"), ("report", "paper report"), ("bench", "benchmarks")],
+)
+def test_a_command_that_has_moved_says_where(capsys, command, module):
+    line = error_line(capsys, command, "table3")
+    assert f"{command} is python -m {module}, in a clone" in line
 
 
 # ---- infinity ----

@@ -55,7 +55,7 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_each_extra_is_tried():
-    assert set(USES) == set(EXTRAS)
+    assert set(USES) == set(EXTRAS) - {"slurm"}  # of paper/, which is not in the wheel
 
 
 @pytest.mark.parametrize("name", ["ci.yml", "release.yml"])

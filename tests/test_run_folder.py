@@ -17,9 +17,6 @@ import yaml
 from gramian import NotPSDError, Predictor, fit
 from gramian.experiments.cli.main import main
 from gramian.experiments.plots import run_plots
-from gramian.experiments.reproduce.plan import Changes, Plan
-from gramian.experiments.reproduce.registry import TABLES
-from gramian.experiments.reproduce.table_runs import check_settings
 from gramian.train import run as train_run
 from gramian.train import trainer as trainer_module
 from gramian.train.config import ConfigError
@@ -28,6 +25,9 @@ from gramian.train.record import run_folder as run_folder_module
 from gramian.train.record.run_folder import FILES, LOCK, PLOTS, FolderInUse, RunFolder, commit
 from gramian.train.task import Task
 from gramian.train.trainer import Trainer
+from paper.plan import Changes, Plan
+from paper.registry import TABLES
+from paper.table_runs import check_settings
 from tests.train.tiny import assert_same_weights, config, task
 
 TRAIN = [

@@ -73,12 +73,9 @@ def check_missing(plain: Environment, extra: str, demo: Path) -> None:
 
 def command_of(extra: str, demo: Path) -> Sequence[str]:
     """A command that needs an extra."""
-    few = ("--data", "digits", "--train_size", "200", "--epochs", "1", "--quiet")
     return {
-        "plots": ("report", str(demo), "--output", "report"),
+        "plots": ("map", str(demo), "--points", "200", "--output", "map"),
         "log": (*DEMO, "--name", "log", "--tensorboard", "true"),
-        "slurm": ("reproduce", "table3", "--only", "headline", "--seeds", "1", "--launcher",
-                  "local", *few),
         "tune": ("tune", "--data", "digits", "--train_size", "200", "--max_epochs", "1",
                  "--trials", "2", "--output", "tune", "--quiet"),
         "serve": ("serve", "pretrained:digits", "--port", "0", "--json"),
@@ -87,9 +84,9 @@ def command_of(extra: str, demo: Path) -> Sequence[str]:
 
 
 def use_plots(installed: Environment, demo: Path, source: Path) -> None:
-    """A report of a run with its curves, and the plots of a run of its own."""
+    """The map of a run, and the plots of a run of its own."""
     installed.gramian(*command_of("plots", demo))
-    expect_files(installed.work / "report", "report.html", "figures/*.png")
+    expect_files(installed.work / "map", "map.html", "map.png")
     installed.gramian(*DEMO, "--name", "plots")
     expect_files(installed.work / "runs" / "plots" / "plots", "*.png")
 
@@ -99,12 +96,6 @@ def use_log(installed: Environment, demo: Path, source: Path) -> None:
     installed.gramian(*command_of("log", demo))
     found = installed.module("tensorboard.main", "--inspect", "--logdir", "runs/log/tensorboard")
     expect("objective" in found, f"TensorBoard finds only {found}")
-
-
-def use_slurm(installed: Environment, demo: Path, source: Path) -> None:
-    """A table's run as a job of this machine."""
-    installed.gramian(*command_of("slurm", demo))
-    expect_files(installed.work / "runs", "**/jobs.json", "**/result.json")
 
 
 def use_tune(installed: Environment, demo: Path, source: Path) -> None:
@@ -156,7 +147,6 @@ def use_docs(installed: Environment, demo: Path, source: Path) -> None:
 USES: dict[str, Callable[[Environment, Path, Path], None]] = {
     "plots": use_plots,
     "log": use_log,
-    "slurm": use_slurm,
     "tune": use_tune,
     "serve": use_serve,
     "export": use_export,

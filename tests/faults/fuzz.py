@@ -220,10 +220,6 @@ def loaders(folder: Path) -> dict[str, Loader]:
     """All kinds of files that the program reads, each with something good to start from."""
     from gramian.experiments.cli.run_data import chosen_data
     from gramian.experiments.cli.train_options import parse_train
-    from gramian.experiments.report.gather import gather
-    from gramian.experiments.report.grids import result_grid
-    from gramian.experiments.report.markdown import as_markdown
-    from gramian.experiments.report.plain_runs import plain_grid
     from gramian.image_files import FORMATS, decode
     from gramian.train.data import load
     from gramian.train.data.downloads import store
@@ -231,6 +227,10 @@ def loaders(folder: Path) -> dict[str, Loader]:
     from gramian.train.predict.predictor import Predictor
     from gramian.train.record import checkpoint
     from gramian.train.record.run_folder import RunFolder
+    from paper.report.gather import gather
+    from paper.report.grids import result_grid
+    from paper.report.markdown import as_markdown
+    from paper.report.plain_runs import plain_grid
 
     trained = train(folder)
     model, run = trained / "model", trained
@@ -459,7 +459,7 @@ def resumed(run: Path) -> Any:
 
 
 def make_table(table: Path, run: Path) -> None:
-    """A folder of ``gramian reproduce`` with one row and one seed."""
+    """A folder of ``python -m paper`` with one row and one seed."""
     shutil.copytree(run, table / "headline" / "seed0")
     facts = {
         "name": "table3", "kind": "table", "scale": "small", "title": "t", "data": "digits",

@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gramian.experiments.cli.main import main
+from paper.__main__ import main
 
 HERE = Path(__file__).parent
 ROWS = ["headline", "no_skr"]
-TABLE = ["reproduce", "stability", "--seeds", "1", "--only", ",".join(ROWS), "--jobs", "2"]
+TABLE = ["stability", "--seeds", "1", "--only", ",".join(ROWS), "--jobs", "2"]
 PRECISION = ["--precision", "32-true"]
 MISSING = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
 
@@ -69,7 +69,7 @@ def test_a_cluster_that_is_not_there(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(words(tmp_path, 1, "slurm")) == 1
     assert "slurm took no jobs" in capsys.readouterr().err
-    assert main(["reproduce", "figure-conditions", "--launcher", "slurm"]) == 2
+    assert main(["figure-conditions", "--launcher", "slurm"]) == 2
 
 
 # ---- on a real Slurm ----
@@ -94,7 +94,7 @@ def slurm(tmp_path_factory, monkeypatch):
 
 
 def reproduce(folder: Path, epochs: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "gramian", *words(folder, epochs, "slurm")]
+    command = [sys.executable, "-m", "paper", *words(folder, epochs, "slurm")]
     return subprocess.Popen(
         command,
         stderr=subprocess.PIPE,

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from gramian.experiments.reproduce.registry import same_widths
 from gramian.train.config import ConfigError, LRFactors, TrainConfig, build_model
 from gramian.train.muon import Muon, orthogonal
 from gramian.train.optimise import build_optimiser, kind_of, set_learning_rate_
 from gramian.train.record.run_folder import RunFolder
 from gramian.train.runtime.signals import Stopped
+from paper.registry import same_widths
 from tests.samples import generator
 from tests.train.test_trainer import assert_same_weights, stop_after
 from tests.train.tiny import MODEL, config, trainer, weights

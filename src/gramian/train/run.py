@@ -1,4 +1,4 @@
-"""One training run from its settings to its result, for ``train`` and ``reproduce`` alike."""
+"""One training run from its settings to its result, for ``gramian train`` and the paper alike."""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from gramian.explained import Explained
 from gramian.nn.setting_checks import check_choices, check_ranges
 
+Settings = TypeVar("Settings")
 Kind = Literal["conv", "dense", "network"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -191,3 +192,18 @@ def check_no_nulls(settings: Any, path: str = "") -> None:
             raise ConfigError(f"{path}{field_.name} must not be null")
         if is_dataclass(value):
             check_no_nulls(value, f"{path}{field_.name}.")
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings (a dataclass) with other values at dotted names."""
+    after: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        first, _, rest = name.partition(".")
+        if rest:
+            inside.setdefault(first, {})[rest] = value
+        else:
+            after[first] = value(getattr(settings, first)) if callable(value) else value
+    for name, nested in inside.items():  # all of one dataclass at once: they must fit together
+        after[name] = changed(after.get(name, getattr(settings, name)), nested)
+    return replace(settings, **after)  # type: ignore[type-var]

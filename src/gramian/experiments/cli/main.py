@@ -24,12 +24,14 @@ COMMANDS = {
     "serve": "a page to try a model, and a JSON interface for programs",
     "export": "a trained model as one file for PyTorch (pt2) or ONNX",
     "data": "list, fetch and verify data sets",
-    "reproduce": "the paper's tables and figures, at full size or in miniature",
-    "report": "results of reproduce or train as one HTML page, and Markdown and LaTeX tables",
     "help": "what an error means and what to do: its name, or the message pasted",
     "info": "versions and devices, or what a model is made of",
 }
-MOVED = {"bench": "python -m benchmarks"}
+MOVED = {
+    "reproduce": "python -m paper",
+    "report": "python -m paper report",
+    "bench": "python -m benchmarks",
+}
 """Commands of the repository, which the package does not have."""
 EXIT_CODES = {
     0: "done",

@@ -26,7 +26,6 @@ from filelock import FileLock, Timeout
 from optuna.trial import FrozenTrial, TrialState
 
 from gramian.experiments.pool import run_jobs
-from gramian.experiments.reproduce.registry import changed
 from gramian.experiments.tune.search_space import Dimension, value_of
 from gramian.gram.errors import NumericalError
 from gramian.train.config import ConfigError, TrainConfig
@@ -34,6 +33,7 @@ from gramian.train.predict.evaluate import as_numbers
 from gramian.train.record.files import write_text_atomically
 from gramian.train.record.run_folder import FolderInUse, Row, RunFolder
 from gramian.train.run import prepare
+from gramian.train.run_settings import changed
 from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.task import load_task
 from gramian.train.trainer import TrainingFailed

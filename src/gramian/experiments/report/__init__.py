@@ -1,1 +1,0 @@
-"""Results of ``gramian reproduce`` and runs of ``gramian train`` as tables, plots and one page."""
