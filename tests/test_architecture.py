@@ -49,6 +49,10 @@ def test_every_fault_has_its_test():
     rows = {row for row in re.findall(r"^\| ([ABC]\d+) \|", table, re.MULTILINE)}
     counts = {"A": 5, "B": 11, "C": 12}
     assert rows == {f"{kind}{n + 1}" for kind, count in counts.items() for n in range(count)}
+    second = set(re.findall(r"^\| 2\.([ABCD]\d+) \|", table, re.MULTILINE))
+    later = {"C13", "C14", "C15", "D1", "D2", "D5"}  # wishes
+    counts = {"A": 4, "B": 7, "C": 22, "D": 5}
+    assert second | later == {f"{k}{n + 1}" for k, count in counts.items() for n in range(count)}
 
 
 def test_every_promise_has_its_tests():

@@ -6,4 +6,4 @@ Example:
     True
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
