@@ -8,7 +8,11 @@ from collections.abc import Sequence
 
 from gramian.experiments.cli.main import answer, words_of
 
-COMMANDS = {"report": "paper.report.command", "cost": "paper.cost.command"}
+COMMANDS = {
+    "report": "paper.report.command",
+    "cost": "paper.cost.command",
+    "linear": "paper.linear",
+}
 """All other words are for ``paper.tables``."""
 
 

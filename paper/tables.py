@@ -54,7 +54,7 @@ def tables_parser() -> Parser:
         program="python -m",
     )
     names = ", ".join([*TABLES, *FIGURES])
-    parser.add_argument("name", help=f"list, {names}; or report, cost")
+    parser.add_argument("name", help=f"list, {names}; or report, cost, linear")
     parser.add_argument(
         "--scale",
         type=Literal["small", "paper"],
