@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,8 +31,6 @@ from gramian.nn.layers import grams_of
 from gramian.nn.likelihoods import Categorical
 from gramian.train.data.embedded import sine
 from gramian.train.objective import objective
-from gramian.train.record import checkpoint
-from gramian.train.record.checkpoint import CheckpointError
 from paper.conditions.sweep import Curve
 
 NUM_INDUCING = 100
@@ -65,6 +62,7 @@ class Toy:
     """
 
     def __init__(self, curve: Curve) -> None:
+        self.curve = curve
         splits, P = sine(curve.data_seed), NUM_INDUCING
         self.x, self.y = splits.train.x[P:], splits.train.y[P:]
         self.test_draws = (NUM_SAMPLES, len(splits.test.y), 2)
@@ -72,7 +70,6 @@ class Toy:
         self.model = build_model(curve)
         self._start(splits.train.x[:P], splits.train.y[:P])
         self.adam = torch.optim.Adam(self.model.parameters(), LEARNING_RATE, BETAS)
-        self.config = config_of(curve)
         self.conditions: list[float] = []
         self.seconds = 0.0
 
@@ -121,31 +118,6 @@ class Toy:
             raise NonFiniteError("the condition number of G_ii")
         return value
 
-    def save(self, path: Path) -> None:
-        """Write all that the next epoch depends on."""
-        state = {
-            "config": self.config,
-            "conditions": torch.tensor(self.conditions, dtype=torch.float64),
-            "seconds": self.seconds,
-            "model": dict(self.model.state_dict()),
-            "adam": self.adam.state_dict(),
-            "generator": self.generator.get_state(),
-        }
-        checkpoint.save(path, state)
-
-    def load(self, path: Path) -> None:
-        """Go on where ``save`` was called, bit for bit."""
-        try:
-            state = checkpoint.load(path)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; remove it to start this curve again") from error
-        check_same_config(path, state["config"], self.config)
-        self.conditions = state["conditions"].tolist()
-        self.seconds = state["seconds"]
-        self.model.load_state_dict(state["model"])
-        self.adam.load_state_dict(state["adam"])
-        self.generator.set_state(state["generator"])
-
 
 def build_model(curve: Curve) -> DenseDKM:
     """The published toy. Its output layer has the Taylor KL, whatever the Gram layer has."""
@@ -175,11 +147,3 @@ def config_of(curve: Curve) -> dict[str, Any]:
         "learning_rate": LEARNING_RATE,
         "betas": list(BETAS),
     }
-
-
-def check_same_config(path: Path, before: object, now: object) -> None:
-    """Refuse files of a curve with other settings."""
-    if before != now:
-        raise CheckpointError(
-            f"{path} has other settings ({before} instead of {now}): choose another folder"
-        )

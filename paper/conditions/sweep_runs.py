@@ -1,10 +1,9 @@
-"""Train all curves of a figure, in one process or several, and draw it. Stops and goes on."""
+"""Train all curves of a figure, in one process or several, and draw it."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,10 @@ from gramian.train.record.files import write_json_atomically, write_text_atomica
 from gramian.train.record.run_folder import environment
 from gramian.train.runtime.signals import Stopped, StopSignals
 from gramian.train.runtime.threads import num_threads
-from paper.conditions.sine_toy import MODEL_SEED, Toy, check_same_config, config_of
+from paper.conditions.sine_toy import MODEL_SEED, Toy, config_of
 from paper.conditions.sweep import Curve, Figure
 
-SAVE_EVERY = 200  # epochs
-RESULT, STATE = "conditions.json", "state.ckpt"
+RESULT = "conditions.json"
 
 log = logging.getLogger("gramian")
 
@@ -33,8 +31,8 @@ def run_figure(
 ) -> None:
     """Train what is not yet trained, then draw ``figure.png`` and ``figure.pdf``.
 
-    A curve whose numbers fail is recorded as such, and the others go on. Ctrl-C and SIGTERM save
-    the curves in training and raise ``Stopped``; the next call goes on there, bit for bit.
+    A curve whose numbers fail is recorded as such, and the others go on. Ctrl-C and SIGTERM raise
+    ``Stopped``; the next call trains the curves that are not done.
 
     Args:
         figure: an entry of ``FIGURES``.
@@ -83,46 +81,12 @@ def describe(figure: Figure) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Task:
-    """One curve to train for so many epochs, and the folder of its files."""
+    """One curve to train for so many epochs, and the folder of its file."""
 
     name: str
     curve: Curve
     folder: Path
     epochs: int
-
-    def run(self, stop: Callable[[], bool]) -> str | None:
-        """Train until all is done, or the numbers fail, or ``stop``; a line on it, unless stopped.
-
-        A curve that is done, or that has failed, is not trained again.
-        """
-        if (done := self.result()) is not None:
-            return f"{self.name}: {self._line(done)} (done before)"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state, failure = self.folder / STATE, None
-        toy = Toy(self.curve)
-        if state.exists():
-            toy.load(state)
-        try:
-            while len(toy.conditions) < self.epochs:
-                if stop():
-                    toy.save(state)
-                    return None
-                toy.train_epoch()
-                if len(toy.conditions) % SAVE_EVERY == 0:
-                    toy.save(state)
-        except (NumericalError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
-            failure = {"epoch": len(toy.conditions), "reason": str(error)}
-        else:
-            toy.save(state)
-        result = {
-            "condition_numbers": toy.conditions,
-            "failure": failure,
-            "seconds": toy.seconds,
-            "config": toy.config,
-            "environment": environment(MODEL_SEED, torch.device("cpu"), torch.float64),
-        }
-        write_text_atomically(self.folder / RESULT, json.dumps(result) + "\n")
-        return f"{self.name}: {self._line(result)}"
 
     def result(self) -> dict[str, Any] | None:
         """What was written at the end; None if the end is still to come."""
@@ -132,17 +96,22 @@ class Task:
         try:
             result: dict[str, Any] = json.loads(path.read_text())
             done = result["failure"] is not None or len(result["condition_numbers"]) >= self.epochs
+            before = result["config"]
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} is damaged; remove it to train again") from error
-        check_same_config(path, result["config"], config_of(self.curve))
+        if before != (now := config_of(self.curve)):
+            raise CheckpointError(
+                f"{path} has other settings ({before} instead of {now}): choose another folder"
+            )
         return result if done else None
 
-    def _line(self, result: dict[str, Any]) -> str:
+    def line(self, result: dict[str, Any]) -> str:
+        """What came of it."""
         numbers, failure = result["condition_numbers"], result["failure"]
         if failure is not None:
-            return f"failed in epoch {failure['epoch']}: {failure['reason']}"
-        pace = 1e3 * result["seconds"] / len(numbers)
-        return f"{len(numbers)} epochs, condition number {numbers[-1]:.3g}, {pace:.1f} ms per epoch"
+            return f"{self.name}: failed in epoch {failure['epoch']}: {failure['reason']}"
+        found = f"{len(numbers)} epochs, condition number {numbers[-1]:.3g}"
+        return f"{self.name}: {found}, {1e3 * result['seconds'] / len(numbers):.1f} ms per epoch"
 
 
 def tasks_of(figure: Figure, folder: Path, epochs: int) -> list[Task]:
@@ -155,10 +124,28 @@ def tasks_of(figure: Figure, folder: Path, epochs: int) -> list[Task]:
 
 
 def train_curve(task: Task) -> str:
-    """Train one curve with one thread; a line on it."""
+    """Train one curve with one thread, until its numbers fail or all is done; a line on it.
+
+    A curve that is done, or that has failed, is not trained again.
+    """
+    if (done := task.result()) is not None:
+        return f"{task.line(done)} (done before)"
+    toy, failure = Toy(task.curve), None
     with num_threads(1), StopSignals() as signals:
-        line = task.run(lambda: signals.received is not None)
-    if line is None:
-        assert signals.received is not None
-        raise Stopped(signals.received)
-    return line
+        try:
+            while len(toy.conditions) < task.epochs:
+                toy.train_epoch()
+                if signals.received is not None:
+                    raise Stopped(signals.received)
+        except (NumericalError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+            failure = {"epoch": len(toy.conditions), "reason": str(error)}
+    result = {
+        "condition_numbers": toy.conditions,
+        "failure": failure,
+        "seconds": toy.seconds,
+        "config": config_of(task.curve),
+        "environment": environment(MODEL_SEED, torch.device("cpu"), torch.float64),
+    }
+    task.folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(task.folder / RESULT, json.dumps(result) + "\n")
+    return task.line(result)

@@ -16,25 +16,15 @@ from gramian.gram.errors import NotPSDError
 from gramian.nn.likelihoods import Categorical
 from gramian.train.record.checkpoint import CheckpointError
 from gramian.train.runtime.signals import Stopped
-from paper.conditions import sweep_runs as conditions_run
 from paper.conditions.sine_toy import Toy, TwoClasses
 from paper.conditions.sweep import FIGURES, Figure, load_published
-from paper.conditions.sweep_runs import Task, run_figure, tasks_of
+from paper.conditions.sweep_runs import Task, run_figure, tasks_of, train_curve
 
 FIGURE = FIGURES["figure-conditions"]
 ROWS = [(panel, curve) for panel in FIGURE.panels for curve in panel.curves]
 GAMMA = FIGURE.panels[0]
 EPOCHS = 6
 SMALL = Figure("small", "γ = ∞ and P/10", EPOCHS, (replace(GAMMA, curves=GAMMA.curves[::2]),))
-
-
-def never():
-    return False
-
-
-def after(epochs):
-    """A ``stop`` that lets so many epochs pass."""
-    return iter([False] * epochs + [True]).__next__
 
 
 def numbers(folder, panel="gamma", curve="gamma_10"):
@@ -120,32 +110,8 @@ def test_folder_and_figure(small):
     assert (small / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("epochs", [0, 1, 4])
-def test_resumed_is_uninterrupted(task, small, epochs):
-    assert task.run(after(epochs)) is None
-    assert not (task.folder / "conditions.json").exists()
-    assert task.run(never) is not None
-    assert numbers(task.folder.parents[1]) == numbers(small)
-
-
-def test_killed_between_two_states(task, small, monkeypatch):
-    monkeypatch.setattr(conditions_run, "SAVE_EVERY", 2)
-    with monkeypatch.context() as patch:
-        fail_in_epoch(patch, 5, RuntimeError("killed"))
-        with pytest.raises(RuntimeError, match="killed"):
-            task.run(never)
-    task.run(never)
-    assert numbers(task.folder.parents[1]) == numbers(small)
-
-
-def test_more_epochs_go_on_from_the_last(task, small):
-    replace(task, epochs=2).run(never)
-    task.run(never)
-    assert numbers(task.folder.parents[1]) == numbers(small)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_stops(tmp_path, small, monkeypatch, number):
+def test_a_signal_stops_and_the_rest_gives_the_same_numbers(tmp_path, small, monkeypatch, number):
     train_epoch = Toy.train_epoch
 
     def signalled(toy):
@@ -157,7 +123,6 @@ def test_a_signal_saves_and_stops(tmp_path, small, monkeypatch, number):
         patch.setattr(Toy, "train_epoch", signalled)
         with pytest.raises(Stopped, match=number.name):
             run_figure(SMALL, tmp_path, quiet=True)
-    assert (tmp_path / "gamma" / "gamma_inf" / "state.ckpt").exists()
     assert not (tmp_path / "figure.png").exists()
     run_figure(SMALL, tmp_path)
     for curve in ("gamma_inf", "gamma_10"):
@@ -174,8 +139,8 @@ def test_a_finished_curve_is_not_repeated(small, monkeypatch, caplog):
 def test_processes_give_the_same_numbers_and_an_error_in_one_reaches_the_caller(tmp_path, small):
     folder = tmp_path / "gamma" / "gamma_inf"
     folder.mkdir(parents=True)
-    (folder / "state.ckpt").write_bytes(b"not a checkpoint")
-    with pytest.raises(JobsFailed, match=r"gamma/gamma_inf \(.*gamma_inf/state\.ckpt"):
+    (folder / "conditions.json").write_text("{")
+    with pytest.raises(JobsFailed, match=r"gamma/gamma_inf \(.*gamma_inf/conditions\.json"):
         run_figure(SMALL, tmp_path, jobs=2, quiet=True)
     assert numbers(tmp_path) == numbers(small)
 
@@ -203,27 +168,18 @@ def test_not_a_number_is_a_failure(task):
         toy.train_epoch()
 
 
-def test_a_damaged_state_is_named(task):
-    task.run(after(2))
-    path = task.folder / "state.ckpt"
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match=r"state\.ckpt cannot be read.*remove it"):
-        task.run(never)
-
-
 def test_a_damaged_result_is_named(task):
-    task.run(never)
+    train_curve(task)
     (task.folder / "conditions.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"conditions\.json is damaged; remove it"):
-        task.run(never)
+        train_curve(task)
 
 
-@pytest.mark.parametrize("epochs", [2, EPOCHS])
-def test_files_of_another_curve_are_refused(task, epochs):
-    task.run(after(epochs) if epochs < EPOCHS else never)
+def test_files_of_another_curve_are_refused(task):
+    train_curve(task)
     other = Task(task.name, replace(task.curve, nu=1.0), task.folder, EPOCHS)
     with pytest.raises(CheckpointError, match="other settings"):
-        other.run(never)
+        train_curve(other)
 
 
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"jobs": 0}])
@@ -245,7 +201,7 @@ def fail_in_epoch(patch, epoch, error, only=...):
     train_epoch = Toy.train_epoch
 
     def failing(toy):
-        if len(toy.conditions) == epoch and only in (..., toy.config["gamma"]):
+        if len(toy.conditions) == epoch and only in (..., toy.curve.gamma):
             raise error
         train_epoch(toy)
 
