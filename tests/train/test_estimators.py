@@ -18,7 +18,15 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gramian import SKR, Bandwidth, ConvDKMConfig, NNGPClassifier, NNGPRegressor, fit
+from gramian import (
+    SKR,
+    Bandwidth,
+    ConvDKMConfig,
+    FullRankDKMRegressor,
+    NNGPClassifier,
+    NNGPRegressor,
+    fit,
+)
 from gramian.nn.dense_dkm import DenseDKM, DenseDKMConfig
 from gramian.nn.likelihoods import LIKELIHOODS
 from gramian.train import defaults, natural
@@ -496,7 +504,7 @@ def test_channels_that_come_last_are_refused(images, shape):
     ("changes", "message"),
     [
         ({"num_inducing": 0}, "num_inducing must be a positive integer or 'auto'"),
-        ({"num_layers": 1.5}, "num_layers must be an integer, 0 or more, or 'auto', got 1.5"),
+        ({"num_layers": 1.5}, "num_layers must be an integer or 'auto', got 1.5"),
         ({"num_layers": -1}, "num_layers must be an integer, 0 or more, or 'auto', got -1"),
         ({"max_epochs": "many"}, "max_epochs"),
         ({"kernel": "none"}, "unknown kernel"),
@@ -521,6 +529,7 @@ def test_dates_are_no_numbers(classifier, moons, images, dates):
         lambda: DKMClassifier(**FAST).fit(columns, y),
         lambda: classifier.predict(columns),
         lambda: DKMRegressor(**FAST).fit(x, dates),
+        lambda: DKMClassifier(**FAST).fit(x, dates),
         lambda: DKMRegressor(**FAST).partial_fit(columns, x),
         lambda: NNGPRegressor().fit(columns, x),
         lambda: ConvDKMClassifier(**FAST_CONV).fit(small, y),
@@ -707,6 +716,64 @@ def test_parameters_without_a_meaning_are_named(moons, images, changes):
             estimator(**changes).fit(*data)
         with pytest.raises(ValueError, match=name):
             estimator(**changes).partial_fit(*data, classes=np.unique(data[1]))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (DKMRegressor(lr="a"), "lr must be a number, such as 0.1, got 'a'"),
+        (DKMRegressor(nu=None), "nu must be a number or 'auto', got None"),
+        (DKMRegressor(nu="a"), "nu must be a number or 'auto', got 'a'"),
+        (DKMClassifier(skr_jitter="a"), "skr_jitter must be a number, such as 0.0, got 'a'"),
+        (
+            DKMClassifier(validation_fraction="a"),
+            "validation_fraction must be a number, such as 0.1, got 'a'",
+        ),
+        (DKMClassifier(kernel=3), "kernel must be a str, got 3"),
+        (DKMClassifier(lengthscales=2), "lengthscales must be 'none' or .*, got 2"),
+        (DKMClassifier(class_weight=3), "class_weight must be a dict or 'balanced' or None, got 3"),
+        (DKMClassifier(standardize="no"), "standardize must be a bool, such as True, got 'no'"),
+        (
+            ConvDKMClassifier(num_inducing=4),
+            r"num_inducing must be a tuple of integers, such as \(64, 64\), got 4",
+        ),
+        (ConvDKMClassifier(strides=("a", 2)), "strides must be a tuple .*, got \\('a', 2\\)"),
+        (ConvDKMClassifier(image_shape=5), "image_shape must be a tuple of integers or None"),
+        (FullRankDKMRegressor(num_layers="a"), "num_layers must be an integer, such as 1, got 'a'"),
+        (NNGPRegressor(memory="1GB"), "memory must be an integer or None, got '1GB'"),
+    ],
+    ids=str,
+)
+def test_parameters_of_another_type_are_named(moons, estimator, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        estimator.fit(*moons)
+
+
+def test_parameters_of_numpy_are_numbers(moons):
+    model = DKMClassifier(n_iter_no_change=np.int64(4), max_epochs=1, lr=np.float32(0.1))
+    model.set_params(standardize=np.True_, random_state=np.random.RandomState(0))
+    assert model.fit(*moons).predict(moons[0]).shape == moons[1].shape
+
+
+@pytest.mark.parametrize("kind", [DKMClassifier, DKMRegressor, ConvDKMClassifier])
+@pytest.mark.parametrize("weights", ["balanced", {0: 1.0}, ["a", "b"]])
+def test_weights_that_are_no_numbers_are_named(moons, kind, weights):
+    with pytest.raises(ValueError, match=r"^sample_weight must be a number for each.*class_weight"):
+        kind().fit(*moons, sample_weight=weights)
+
+
+def test_lists_of_several_lengths_are_named(moons):
+    x, _ = moons
+    ragged = [[1.0, 2.0], [3.0]]
+    for call in (
+        lambda: DKMRegressor().fit(ragged, [0, 1]),
+        lambda: DKMRegressor().fit(x[:2], ragged),
+        lambda: DKMClassifier().fit(x[:2], ragged),
+        lambda: ConvDKMClassifier().fit([ragged, ragged], [0, 1]),
+        lambda: NNGPRegressor().fit(ragged, [0, 1]),
+    ):
+        with pytest.raises(ValueError, match="must hold lists of equal lengths"):
+            call()
 
 
 def test_a_regressor_takes_every_likelihood_but_that_of_classes(sine):

@@ -236,6 +236,8 @@ def test_integers_in_a_column_are_what_the_likelihood_says():
     assert fit(DenseDKMConfig(num_inducing=5), X, column, max_epochs=1).class_names == ()
     config = DenseDKMConfig(num_inducing=5, likelihood="categorical")
     assert fit(config, X, column, max_epochs=1).class_names == ("0", "1", "2")
+    dirichlet = FullRankConfig(num_layers=0, likelihood="dirichlet", num_classes=3)
+    assert fit(dirichlet, X, column, max_iter=1).class_names == ("0", "1", "2")
     full_rank = FullRankConfig(num_layers=0)
     a, b = (fit(full_rank, X, y, max_iter=2) for y in (column, column.astype(float)))
     torch.testing.assert_close(a.predictions(X)["mean"], b.predictions(X)["mean"])
@@ -280,6 +282,9 @@ def test_images_are_predicted_in_the_form_that_they_were_trained_in():
             TypeError,
             "no setting iter; did you mean max_iter",
         ),
+        ({"X": [[1.0, 2.0], [3.0]]}, DataError, "X must hold lists of equal lengths"),
+        ({"y": [[1.0, 2.0], [3.0]]}, DataError, "y must hold lists of equal lengths"),
+        ({"sample_weight": "balanced"}, DataError, "sample_weight must be .*, got 'balanced'"),
     ],
 )
 def test_what_cannot_be_fitted_is_named_in_one_line(changed, kind, message):

@@ -22,7 +22,7 @@ from gramian.train.cost.full_rank_cost import check_memory, estimate
 from gramian.train.cost.machine import Machine
 from gramian.train.data import Augmentation, DataError, Dataset, RowScaler
 from gramian.train.data.own_npz import as_points
-from gramian.train.data.targets import as_targets, class_names
+from gramian.train.data.targets import as_array, as_targets, as_weights, class_names
 from gramian.train.lbfgs import Search, maximise_from_nngp_
 from gramian.train.natural import NaturalTrainer
 from gramian.train.predict.predictor import Predictor, build_full_rank
@@ -84,7 +84,8 @@ def fit(
         check_names(settings, signature(fit_full_rank).parameters.keys() - SET_BY_FIT)
         if sample_weight is not None or folder is not None:
             raise ConfigError("FullRankConfig: no sample_weight and no folder")
-        predictor, _ = fit_full_rank(model, as_dataset(X, y), verbose=verbose, **settings)
+        data = as_dataset(X, y, None if model.likelihood == "gaussian" else "classes")
+        predictor, _ = fit_full_rank(model, data, verbose=verbose, **settings)
         return predictor
     data = as_dataset(X, y, _wanted(model), sample_weight)
     known = getattr(model, "config", None) if isinstance(model, Trainable | Predictor) else model
@@ -226,7 +227,9 @@ def as_dataset(X: Any, y: Any, wanted: Targets | None = None, sample_weight: Any
     x, targets = _array("X", X), _array("y", y)
     weights = None
     if sample_weight is not None:
-        weights = torch.tensor(_array("sample_weight", sample_weight)).double()
+        if isinstance(sample_weight, Tensor):
+            sample_weight = sample_weight.detach().cpu()
+        weights = torch.tensor(as_weights(sample_weight))
         there = weights.nonzero().flatten()
         if x.shape[:1] == targets.shape[:1] == weights.shape and len(there):
             x, targets, weights = x[there.numpy()], targets[there.numpy()], weights[there]
@@ -267,4 +270,4 @@ def _wanted(model: Trainable | ModelConfig | Predictor) -> Targets | None:
 def _array(name: str, values: Any) -> Any:
     if hasattr(values, "toarray"):
         raise DataError(f"{name} is sparse, of shape {list(values.shape)}: give {name}.toarray()")
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else as_array(name, values)

@@ -17,6 +17,29 @@ Array = npt.NDArray[Any]
 log = logging.getLogger("gramian")
 
 
+def as_array(name: str, values: Any) -> Array:
+    """Values as an array, which lists of several lengths are not."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        raise DataError(
+            f"{name} must hold lists of equal lengths, got several: pad them, or leave some out"
+        ) from error
+
+
+def as_weights(values: Any) -> Array:
+    """Weights of data points as an array of numbers."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"sample_weight must be a number for each data point, got {str(values)[:80]!r}: "
+            "weights of classes are the parameter class_weight of an estimator"
+        ) from error
+
+
 def class_names(key: str, y: Array) -> tuple[str, ...]:
     """Class names in order, of integers or strings [N]; none for real targets and counts."""
     if y.size == 0:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from abc import abstractmethod
-from numbers import Integral
+from dataclasses import fields, is_dataclass
+from inspect import get_annotations
+from numbers import Integral, Number, Real
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
@@ -16,6 +21,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
+from gramian.train.data.targets import as_array
 from gramian.train.predict.predictor import Predictor
 from gramian.train.pretrained import PretrainedError
 from gramian.train.record.files import write_text_atomically
@@ -53,6 +59,25 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         if "predictor_" not in vars(self):
             raise AttributeError("model_: this estimator is not fitted yet")
         return self.predictor_.model
+
+    def _check_types(self) -> None:
+        """Refuse a parameter of another type, by its name and with what it may be.
+
+        Words and ranges are checked where they are used.
+        """
+        hints: dict[str, Any] = {}
+        for base in filter(is_dataclass, reversed(type(self).__mro__)):
+            hints |= get_annotations(base, eval_str=True)
+        for each in filter(attrgetter("init"), fields(self)):
+            hint, value = hints[each.name], getattr(self, each.name)
+            kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            words = float not in kinds and any(get_origin(kind) is Literal for kind in kinds)
+            if any(_suits(value, kind) for kind in kinds) or (words and isinstance(value, str)):
+                continue
+            choices = " or ".join(map(_in_words, kinds))
+            if isinstance(each.default, Number | tuple):
+                choices += f", such as {each.default!r}"
+            raise ValueError(f"{each.name} must be {choices}, got {value!r}")
 
     def _inputs(self, X: Any, y: Any, reset: bool) -> Tensor:
         """X, checked, and as long as y."""
@@ -148,9 +173,12 @@ def refuse_channels_last(shape: tuple[int, ...]) -> None:
 
 
 def refuse_dates(name: str, values: Any) -> None:
-    """Raise for dates and durations, which would pass as numbers of whatever unit they have."""
-    array = np.asarray(values)
-    dates = (np.datetime64, np.timedelta64)
+    """Raise for dates and durations, which would pass as numbers of whatever unit they have.
+
+    And for lists of several lengths, which are no array.
+    """
+    array = as_array(name, values)
+    dates = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
     if array.dtype.kind in "mM" or (
         array.dtype.kind == "O" and any(isinstance(value, dates) for value in array.flat)
     ):
@@ -174,6 +202,34 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def _suits(value: Any, kind: Any) -> bool:
+    """Whether a parameter may be of this kind."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return value in get_args(kind)
+    if origin is tuple:
+        return isinstance(value, tuple | list | np.ndarray) and all(
+            _suits(each, get_args(kind)[0]) for each in value
+        )
+    if kind is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if kind is bool:
+        return isinstance(value, bool | np.bool_ | Integral)
+    return kind is Any or isinstance(value, origin or kind)
+
+
+def _in_words(kind: Any) -> str:
+    """A kind of parameter, for messages."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return f"a tuple of {_in_words(get_args(kind)[0]).split()[-1]}s"
+    words = {float: "a number", int: "an integer", bool: "a bool", str: "a str", type(None): "None"}
+    return words.get(kind) or f"a {(get_origin(kind) or kind).__name__}"
 
 
 def _unpacked(value: Any) -> Any:

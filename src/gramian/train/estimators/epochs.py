@@ -18,6 +18,7 @@ from gramian.nn.dense_dkm import DenseDKMConfig
 from gramian.nn.likelihoods import received
 from gramian.train.config import Kind, TrainConfig
 from gramian.train.data import Augmentation, Dataset, Scaler, hold_out
+from gramian.train.data.targets import as_weights
 from gramian.train.estimators.base import (
     Array,
     Estimator,
@@ -137,8 +138,8 @@ class EpochEstimator(Estimator):
         going_on = bool(self.warm_start) and hasattr(self, "predictor_")
         if not going_on:
             self.__dict__.pop("predictor_", None)
-        data = self._dataset(X, y, sample_weight, reset=not going_on)
         self._check_parameters()
+        data = self._dataset(X, y, sample_weight, reset=not going_on)
         # the same seed splits the same rows in the same way: what was held out stays so
         seed = self.predictor_.seed if going_on else draw_seed(self.random_state)
         train, validation = data, None
@@ -201,8 +202,8 @@ class EpochEstimator(Estimator):
             raise ValueError(
                 'class_weight="balanced" needs all data at once: give partial_fit a dictionary'
             )
-        data = self._dataset(X, y, sample_weight, first, classes, is_portion=True)
         self._check_parameters()
+        data = self._dataset(X, y, sample_weight, first, classes, is_portion=True)
         plan = self._plan(len(data))
         if first:
             seed = draw_seed(self.random_state)
@@ -283,6 +284,7 @@ class EpochEstimator(Estimator):
         Rows of weight 0 are left out before anything looks at them.
         """
         class_weight, weights = getattr(self, "class_weight", None), None
+        sample_weight = None if sample_weight is None else as_weights(sample_weight)
         if y is not None and (sample_weight is not None or class_weight is not None):
             check_consistent_length(X, y)
             weights = _check_sample_weight(
@@ -300,6 +302,7 @@ class EpochEstimator(Estimator):
 
     def _check_parameters(self) -> None:
         """Refuse what has no meaning, by the name of the parameter."""
+        self._check_types()
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("precision", self.precision, get_args(Precision))
         if getattr(self, "calibrate", None) is not None:

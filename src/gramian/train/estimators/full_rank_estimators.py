@@ -73,6 +73,7 @@ class FullRankEstimator(Estimator):
 
     def fit(self: Me, X: Any, y: Any) -> Me:
         """Train the best NNGP, and from there the model."""
+        self._check_types()
         x = self._inputs(X, y, reset=True)
         data = Dataset(x, *self._encode(y, reset=True))
         self.predictor_, search = fit_full_rank(

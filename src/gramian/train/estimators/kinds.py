@@ -23,6 +23,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def _encode(self, y: Any, reset: bool, classes: Any = None) -> tuple[Tensor, tuple[str, ...]]:
         """Class numbers and class names; sets ``classes_`` unless they are known."""
+        refuse_dates("y", y)
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
