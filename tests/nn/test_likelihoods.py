@@ -389,8 +389,23 @@ def test_log_marginal_is_the_log_of_the_prediction_and_clips_only_when_asked():
     two, zero = Categorical(2), torch.zeros(1, 1, 2)
     label = torch.tensor([0])
     assert two.log_marginal(hopeless, label, zero) == pytest.approx(-200)
+    eps = torch.finfo(torch.float32).eps
     clipped = two.log_marginal(hopeless, label, zero, clip=True)
-    assert clipped == pytest.approx(math.log(torch.finfo(torch.float32).eps))
+    assert clipped == pytest.approx(math.log(eps))
+    assert two.log_marginal(hopeless, 1 - label, zero) == 0
+    sure = two.log_marginal(hopeless, 1 - label, zero, clip=True)
+    assert sure == pytest.approx(math.log1p(-eps), rel=1e-3)
+
+
+def test_latent_functions_are_in_the_units_of_the_targets():
+    q = marginals()
+    likelihood = build("gaussian")
+    found, (shift, scale) = likelihood.latent(q), likelihood.units
+    torch.testing.assert_close(found.mean, shift + scale * q.mean)
+    torch.testing.assert_close(found.var, scale.square() * q.var)
+    counts = build("poisson")
+    torch.testing.assert_close(counts.latent(q).mean, counts.shift + q.mean)  # of the logarithm
+    assert torch.equal(counts.latent(q).var, q.var)
 
 
 @every_target
