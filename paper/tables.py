@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from gramian.experiments.cli.escapes import printable
 from gramian.experiments.cli.options import Parser, UsageError, add_common_options, announce
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import printable
 from paper.conditions.sweep import FIGURES
 from paper.registry import TABLES
 

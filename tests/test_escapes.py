@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramian.experiments.cli.escapes import csv_cell, printable
 from gramian.experiments.cli.main import fail, main, set_up_logging
 from gramian.experiments.cli.terminal import show_metrics
+from gramian.experiments.escapes import csv_cell, printable
 from gramian.train.pretrained import pretrained
 
 NAMES = [

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.options import Parser, add_common_options
+from gramian.experiments.escapes import say
 from gramian.explained import MissingExtraError
 
 

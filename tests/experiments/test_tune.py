@@ -160,6 +160,15 @@ def test_a_search_by_the_program_and_its_best_settings(tmp_path, capsys):
                  str(tmp_path / "runs")]) == 0  # fmt: skip
 
 
+def test_no_cell_of_the_table_is_a_formula(tmp_path):
+    tuning = object.__new__(Tuning)
+    tuning.folder, tuning.best = tmp_path, lambda: None
+    tuning.rows = lambda: [{"trial": 0, "=model.kernel": "@a.B", "lr": -1e-3, "folder": "\x1bx"}]
+    tuning.write()
+    lines = (tmp_path / "trials.csv").read_text().splitlines()
+    assert lines == ["trial,'=model.kernel,lr,folder", r"0,'@a.B,-0.001,\x1bx"]
+
+
 def test_options_of_one_run_are_refused_and_a_dry_run_only_says_the_space(tmp_path, capsys):
     for word in ("--name=a", "--resume=never", "--plots=false", "--print_config"):
         assert tune(tmp_path / "n", word) == 2

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from gramian._version import __version__
-from gramian.experiments.cli.escapes import printable
 from gramian.experiments.cli.standard_streams import secure_streams
+from gramian.experiments.escapes import printable
 from gramian.explained import address, anchor, is_out_of_memory, section_of
 from gramian.train.runtime.threads import bound_spinning
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gramian.experiments.cli.escapes import printable
+from gramian.experiments.escapes import printable
 
 ROWS = {
     "num": ("data points", ",.0f"),

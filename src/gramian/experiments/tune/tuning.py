@@ -25,6 +25,7 @@ import yaml
 from filelock import FileLock, Timeout
 from optuna.trial import FrozenTrial, TrialState
 
+from gramian.experiments.escapes import csv_cell
 from gramian.experiments.pool import run_jobs
 from gramian.experiments.tune.search_space import Dimension, value_of
 from gramian.gram.errors import NumericalError
@@ -192,9 +193,9 @@ class Tuning:
 
         rows = self.rows()
         text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(map(csv_cell, rows[0]))
+        writer.writerows(map(csv_cell, row.values()) for row in rows)
         write_text_atomically(self.folder / "trials.csv", text.getvalue())
         best = self.best()
         if best is not None:

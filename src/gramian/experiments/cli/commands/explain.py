@@ -11,7 +11,6 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from gramian.experiments.cli.commands.predict import read
-from gramian.experiments.cli.escapes import printable, say
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_comparison_options, fitting_data, some_data
 from gramian.experiments.cli.saved_model import (
@@ -23,6 +22,7 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import printable, say
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.options import Parser
 from gramian.experiments.cli.saved_model import (
     add_model_options,
@@ -16,6 +15,7 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import say
 
 if TYPE_CHECKING:
     from gramian.train.predict.export import Export

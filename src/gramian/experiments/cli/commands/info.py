@@ -8,10 +8,10 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from gramian.experiments.cli.escapes import printable
 from gramian.experiments.cli.options import Parser
 from gramian.experiments.cli.saved_model import add_model_options, load_predictor
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import printable
 
 
 def run(words: Sequence[str]) -> None:

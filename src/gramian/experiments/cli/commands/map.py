@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from jsonargparse.typing import PositiveInt
 
-from gramian.experiments.cli.escapes import printable, say
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_data_options, check_shape, chosen_data
 from gramian.experiments.cli.saved_model import (
@@ -19,6 +18,7 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import printable, say
 
 
 def run(words: Sequence[str]) -> None:

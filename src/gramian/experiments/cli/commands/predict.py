@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramian.experiments.cli.escapes import csv_cell
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.saved_model import (
     PredictionFailed,
@@ -20,6 +19,7 @@ from gramian.experiments.cli.saved_model import (
     predicting,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import csv_cell
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.options import Parser, UsageError
 from gramian.experiments.cli.run_data import add_comparison_options, some_data
 from gramian.experiments.cli.saved_model import (
@@ -25,6 +24,7 @@ from gramian.experiments.cli.saved_model import (
     named_model,
 )
 from gramian.experiments.cli.terminal import as_json
+from gramian.experiments.escapes import say
 from gramian.explained import MissingExtraError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from gramian.experiments.cli.escapes import say
 from gramian.experiments.cli.terminal import as_json, show_metrics
 from gramian.experiments.cli.train_options import as_file, parse_train
+from gramian.experiments.escapes import say
 from gramian.explained import MissingExtraError
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.record.run_folder import Row, RunFolder

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gramian.experiments.cli.escapes import printable, say
 from gramian.experiments.cli.options import UsageError, announce, on_one_line
 from gramian.experiments.cli.terminal import as_json
 from gramian.experiments.cli.train_help import check_words
 from gramian.experiments.cli.train_options import named_modules, parse_train
+from gramian.experiments.escapes import printable, say
 from gramian.explained import MissingExtraError
 
 if TYPE_CHECKING:
