@@ -25,19 +25,18 @@ def run(words: Sequence[str]) -> None:
 
     from benchmarks.bench_text import as_text
     from benchmarks.benchmark import run_bench
-    from benchmarks.subjects import BenchConfig
 
     threads = torch.get_num_threads() if options.threads is None else options.threads
-    config = BenchConfig(
-        width=options.width, batch=options.batch, repeats=options.repeats, threads=threads
-    )
     if options.plot:
         if options.skip_parts:
             raise UsageError("--plot shows the parts of a step, which --skip_parts leaves out")
         from gramian.experiments.plots import (
             training_plots as plots,  # before the measurements, in case it is not installed
         )
-    result = run_bench(config, memory=not options.skip_memory, parts=not options.skip_parts)
+    sizes = options.width, options.batch, options.repeats
+    result = run_bench(
+        *sizes, threads, memory=not options.skip_memory, parts=not options.skip_parts
+    )
     if options.plot:
         from benchmarks.parts_plot import parts_figure
 

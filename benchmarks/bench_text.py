@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-Number = int | float
 COMPARED = {"train": "training step", "predict": "prediction", "latency": "one image"}
 
 
@@ -18,10 +17,10 @@ def as_text(result: Mapping[str, Any]) -> str:
         f"{result['processor']}; torch {result['versions']['torch']}; {result['commit']}",
         f"float32 matrix product: {result['gemm_gflops']:.0f} GFLOP/s",
         "",
-        _table(comparison_rows(result)),
+        *_table(comparison_rows(result)),
     ]
     if result["parts"]:
-        lines += ["", _table(part_rows(result))]
+        lines += ["", *_table(part_rows(result))]
     return "\n".join(lines) + "\n"
 
 
@@ -29,26 +28,24 @@ def comparison_rows(result: Mapping[str, Any]) -> list[list[str]]:
     """Header and rows: times with ratios and their spread, then sizes."""
     rows = [["", "DKM", "network", "ratio", "quartiles", "extremes"]]
     for name, label in COMPARED.items():
-        seconds, spread = result[f"{name}_seconds"], result[f"{name}_ratio_spread"]
-        rows.append(
-            [
-                label,
-                _milliseconds(seconds["dkm"]),
-                _milliseconds(seconds["network"]),
-                f"{result[f'{name}_ratio']:.2f}",
-                f"{spread['quantile25']:.2f} – {spread['quantile75']:.2f}",
-                f"{spread['min']:.2f} – {spread['max']:.2f}",
-            ]
-        )
-    flops = result["flops"]
-    for label, kind in (("FLOPs of a step", "train"), ("FLOPs of a prediction", "predict")):
-        rows.append([label, *_pair(flops[f"dkm_{kind}"], flops[f"network_{kind}"], _gflop)])
-    shares, memory = result["gemm_share"], result["memory_bytes"]
-    rows.append(["step, share of product", *_pair(shares["dkm"], shares["network"], _percent)])
+        dkm, network = (1e3 * result[f"{name}_seconds"][each] for each in ("dkm", "network"))
+        low, first, third, high = result[f"{name}_ratio_spread"].values()
+        ratio, inner, outer = result[f"{name}_ratio"], (first, third), (low, high)
+        spreads = [f"{a:.2f} – {b:.2f}" for a, b in (inner, outer)]
+        rows.append([label, f"{dkm:,.1f} ms", f"{network:,.1f} ms", f"{ratio:.2f}", *spreads])
+    flops, memory = result["flops"], result["memory_bytes"]
+    pairs = [
+        (label, (flops[f"dkm_{kind}"], flops[f"network_{kind}"]), 1e-9, ",.2f", " G")
+        for label, kind in (("FLOPs of a step", "train"), ("FLOPs of a prediction", "predict"))
+    ]
+    shares = result["gemm_share"]
+    pairs.append(("step, share of product", (shares["dkm"], shares["network"]), 100.0, ".0f", "%"))
     if memory:
-        rows.append(
-            ["peak memory of training", *_pair(memory["dkm"], memory["network"], _megabyte)]
-        )
+        peaks = memory["dkm"], memory["network"]
+        pairs.append(("peak memory of training", peaks, 1e-6, ",.0f", " MB"))
+    for label, (dkm, network), scale, form, unit in pairs:
+        cells = [f"{scale * value:{form}}{unit}" for value in (dkm, network)]
+        rows.append([label, *cells, f"{dkm / network:.2f}", "", ""])
     return rows
 
 
@@ -57,16 +54,11 @@ def part_rows(result: Mapping[str, Any]) -> list[list[str]]:
     rows = [["part of a DKM's step", "forward", "backward", "time", "FLOPs", "share of product"]]
     whole = sum(map(part_seconds, result["parts"].values()))
     for name, part in result["parts"].items():
-        seconds = part_seconds(part)
+        seconds, flops = part_seconds(part), part["flops"]
+        ways = [f"{1e3 * part[f'seconds_{way}']:,.1f} ms" for way in ("forward", "backward")]
+        share = flops / seconds / result["gemm_gflops"] / 1e9
         rows.append(
-            [
-                name,
-                _milliseconds(part["seconds_forward"]),
-                _milliseconds(part["seconds_backward"]),
-                _percent(seconds / whole),
-                _gflop(part["flops"]),
-                _percent(part["flops"] / seconds / result["gemm_gflops"] / 1e9),
-            ]
+            [name, *ways, f"{seconds / whole:.0%}", f"{flops / 1e9:,.2f} G", f"{share:.0%}"]
         )
     return rows
 
@@ -76,33 +68,15 @@ def part_seconds(part: Mapping[str, float]) -> float:
     return part["seconds_forward"] + part["seconds_backward"]
 
 
-def _pair(dkm: Number, network: Number, form: Callable[[Number], str]) -> list[str]:
-    return [form(dkm), form(network), f"{dkm / network:.2f}", "", ""]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of equal width, the first to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
+    return [
         "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
         ).rstrip()
         for row in rows
-    )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms"
-
-
-def _gflop(flops: Number) -> str:
-    return f"{flops / 1e9:,.2f} G"
-
-
-def _percent(share: Number) -> str:
-    return f"{share:.0%}"
-
-
-def _megabyte(size: Number) -> str:
-    return f"{size / 1e6:,.0f} MB"
+    ]

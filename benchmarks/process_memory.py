@@ -1,4 +1,4 @@
-"""Peak memory of a training process: ``… benchmarks.process_memory dkm 16 64 2`` prints bytes.
+"""Peak memory of a training process, in bytes: ``… benchmarks.process_memory dkm 64 2 16 32 64``.
 
 A process of its own, because memory that another model has used cannot be told apart.
 """
@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.subjects import SUBJECTS, BenchConfig
+from benchmarks.subjects import SUBJECTS
 from gramian.train.runtime.memory import keep_freed_memory, peak_bytes
 
 ROOT = Path(__file__).parents[1]
 STEPS = 2  # the first one makes the optimiser's buffers
 
 
-def memory_of_training(name: str, config: BenchConfig) -> int:
+def memory_of_training(name: str, widths: Sequence[int], batch: int, threads: int) -> int:
     """Largest resident memory, in bytes, of a new process that trains ``name`` only."""
-    words = [name, config.width, config.batch, config.threads]
+    words = [name, batch, threads, *widths]
     command = [sys.executable, "-m", "benchmarks.process_memory", *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -30,13 +31,12 @@ def memory_of_training(name: str, config: BenchConfig) -> int:
 
 def main(words: list[str]) -> None:
     """Train for a few steps and write the peak in bytes."""
-    name, width, batch, threads = words[0], *map(int, words[1:])
-    config = BenchConfig(width=width, batch=batch, repeats=STEPS, threads=threads)
-    torch.set_num_threads(config.threads)
+    name, (batch, threads, *widths) = words[0], map(int, words[1:])
+    torch.set_num_threads(threads)
     keep_freed_memory()
-    subject = SUBJECTS[name](config.widths)
-    data = subject.batch(config.batch)
-    for _ in range(config.repeats):
+    subject = SUBJECTS[name](tuple(widths))
+    data = subject.batch(batch)
+    for _ in range(STEPS):
         subject.step(data)
     sys.stdout.write(f"{peak_bytes()}\n")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from gramian.nn.conv_dkm import ConvDKMConfig
 from gramian.nn.layers import grams_of
 from gramian.nn.steps.conv import KernelConv
 from gramian.nn.steps.gram_layer import GramLayer
-from gramian.nn.steps.kernels import KERNELS
+from gramian.nn.steps.kernels import KERNELS, Kernel
 from gramian.nn.steps.norm import GramNorm
 from gramian.nn.steps.output import GPOutput
 from gramian.nn.steps.pooling import NystromMean, SpatialMean
@@ -47,6 +48,11 @@ def tensors(gram: GramBlocks) -> list[Tensor]:
 def plain(module: Callable[[GramBlocks], GramBlocks]) -> Forward:
     """A step that needs no noise and has no KL."""
     return lambda gram: tensors(module(gram))
+
+
+def kernel(kind: type[Kernel]) -> Forward:
+    """A kernel."""
+    return plain(kind())
 
 
 def conv(filter_size: int, stride: int) -> Forward:
@@ -102,7 +108,7 @@ def output() -> Forward:
 
 
 STEPS: dict[str, Callable[[], Forward]] = {
-    **{f"kernel_{name}": lambda kind=kind: plain(kind()) for name, kind in KERNELS.items()},
+    **{f"kernel_{name}": partial(kernel, kind) for name, kind in KERNELS.items()},
     "conv_3x3": lambda: conv(3, 1),
     "conv_3x3_stride2": lambda: conv(3, 2),
     "conv_1x1_stride2": lambda: conv(1, 2),

@@ -13,40 +13,12 @@ from torch.nn.functional import avg_pool2d, cross_entropy
 
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
-from gramian.train.config import ConfigError, TrainConfig
+from gramian.train.config import TrainConfig
 from gramian.train.objective import objective
 from gramian.train.runtime.seeds import generator
 
 SEED = 0
 NUM_DATA = 50_000  # weighs the KL terms; no time depends on it
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchConfig:
-    """What is measured.
-
-    Args:
-        width: inducing points, and channels, of the first stage; the others have 2 and 4 times it.
-        batch: images at once.
-        repeats: measurements of each time.
-        threads: of PyTorch.
-    """
-
-    width: int
-    batch: int
-    repeats: int
-    threads: int
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
-        for name, value in vars(self).items():
-            if value < 1:
-                raise ConfigError(f"{name} must be 1 or more, got {value}")
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Of the three stages."""
-        return self.width, 2 * self.width, 4 * self.width
 
 
 @dataclass(frozen=True, slots=True)

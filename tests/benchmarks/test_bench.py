@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from benchmarks import benchmark as bench_run
-from benchmarks import measure
 from benchmarks.__main__ import main
 from benchmarks.bench_text import as_text
-from benchmarks.measure import Comparison, compare
+from benchmarks.benchmark import in_turns
 from benchmarks.parts import PARTS, WRAPPED, Ledger, patched, step_totals
 from benchmarks.process_memory import memory_of_training
-from benchmarks.subjects import BenchConfig, DKMSubject, NetworkSubject
+from benchmarks.subjects import DKMSubject, NetworkSubject
 from gramian.train.runtime.threads import num_threads
 
 TINY = ["--width", "4", "--batch", "2", "--repeats", "2", "--threads", "1"]
@@ -24,11 +23,11 @@ def bench(tmp_path_factory):
     """The result of a small run with little patience, and the plot that it drew."""
     plot, written = tmp_path_factory.mktemp("bench") / "parts.png", []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "GEMM_SIZE", 256)
-        patch.setattr(measure, "WARM_UPS", 1)
+        patch.setattr(bench_run, "GEMM_SIZE", 256)
+        patch.setattr(bench_run, "WARM_UPS", 1)
         patch.setattr(bench_run, "LATENCY_REPEATS", 2)
         patch.setattr(bench_run, "LATENCY_CALLS", 1)
-        patch.setattr(bench_run, "memory_of_training", lambda name, config: 10**8)
+        patch.setattr(bench_run, "memory_of_training", lambda *_: 10**8)
         patch.setattr(sys.stdout, "write", written.append)
         code = main([*TINY, "--json", "--quiet", "--plot", str(plot)])
     assert code == 0
@@ -88,15 +87,14 @@ def test_text_and_plot(bench):
 
 
 def test_text_goes_to_standard_output(capsys, monkeypatch, bench):
-    monkeypatch.setattr("benchmarks.benchmark.run_bench", lambda config, memory, parts: bench[0])
+    monkeypatch.setattr("benchmarks.benchmark.run_bench", lambda *_, **__: bench[0])
     assert main([*TINY]) == 0
     assert "training step" in capsys.readouterr().out
 
 
 def test_memory_is_that_of_the_other_process():
     ballast = torch.ones(3 * 10**8)  # 1.2 GB, which a child's ru_maxrss would show
-    config = BenchConfig(width=16, batch=2, repeats=1, threads=1)
-    assert 50e6 < memory_of_training("network", config) < 1e9
+    assert 50e6 < memory_of_training("network", (16, 32, 64), 2, 1) < 1e9
     assert ballast[-1] == 1
 
 
@@ -104,7 +102,7 @@ def test_a_failing_memory_process_says_why(monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "out of memory\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(RuntimeError, match="out of memory"):
-        memory_of_training("dkm", BenchConfig(width=16, batch=2, repeats=1, threads=1))
+        memory_of_training("dkm", (16, 32, 64), 2, 1)
 
 
 def test_patches_are_undone():
@@ -156,16 +154,19 @@ def test_backward_belongs_to_the_part_that_made_the_node():
 def test_functions_take_turns():
     calls = []
     functions = {name: lambda name=name: calls.append(name) for name in ("network", "dkm")}
-    compare(functions, repeats=2, calls=2)
+    in_turns("x", functions, repeats=2, calls=2)
     assert calls == ["network", "network", "dkm", "dkm"] * 5
 
 
-def test_ratios_are_those_of_the_turns():
-    comparison = Comparison(dkm=[2.0, 6.0, 3.0], network=[1.0, 2.0, 3.0])
-    assert comparison.ratios == [2.0, 3.0, 1.0]
-    assert comparison.ratio() == 2.0
-    assert comparison.seconds() == {"dkm": 3.0, "network": 2.0}
-    assert comparison.spread() == {"min": 1.0, "quantile25": 1.5, "quantile75": 2.5, "max": 3.0}
+def test_ratios_are_those_of_the_turns(monkeypatch):
+    clock = iter([0, 1, 1, 3, 3, 5, 5, 11, 11, 14, 14, 17])  # network 1 2 3, dkm 2 6 3
+    monkeypatch.setattr(bench_run, "WARM_UPS", 0)
+    monkeypatch.setattr(bench_run.time, "perf_counter", lambda: next(clock))
+    found = in_turns("x", {"network": int, "dkm": int}, repeats=3)
+    assert found["x_ratio"] == 2.0
+    assert found["x_seconds"] == {"dkm": 3.0, "network": 2.0}
+    spread = {"min": 1.0, "quantile25": 1.5, "quantile75": 2.5, "max": 3.0}
+    assert found["x_ratio_spread"] == spread
 
 
 def test_threads_are_set_for_a_while():
