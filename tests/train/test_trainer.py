@@ -446,6 +446,37 @@ def test_rollback_goes_back_to_the_checkpoint_and_on_with_other_noise(uninterrup
         assert_same_weights(weights(run), weights(uninterrupted))
 
 
+def test_a_rollback_is_not_repeated_in_vain(monkeypatch):
+    """A batch of NaN fails whatever the noise; an error of other numbers each time may not."""
+    run = trainer(config(on_numerical_error="rollback"))
+    inputs = type(run.task).inputs
+    monkeypatch.setattr(
+        type(run.task),
+        "inputs",
+        lambda *args: inputs(*args) * (torch.nan if run.step == 4 else 1),
+    )
+    with pytest.raises(TrainingFailed, match=r"step 5: .*came 5 times.*skip") as caught:
+        run.fit()
+    assert run.num_errors == 5
+    assert "\n" not in str(caught.value)
+
+
+def test_rollbacks_of_different_errors_are_all_tried():
+    run = trainer(config(on_numerical_error="rollback"))
+    run.start(resume=False)
+    run.start = lambda resume: None
+    gradients, left = run.gradients, list(range(9))
+
+    def failing():
+        if run.step == 4 and left:
+            raise NotPSDError("K_ii", "float32", 8, 3, -1e-5 * left.pop())
+        return gradients()
+
+    run.gradients = failing
+    run.fit()
+    assert run.num_errors == 9
+
+
 def fail_to_evaluate(run, epochs: set[int]) -> None:
     """Let the evaluation after these epochs fail, the first time."""
     measure, left = run.measure, set(epochs)

@@ -64,6 +64,7 @@ from gramian.train.trial import choose_threads
 
 log = logging.getLogger("gramian")
 SETS = ("validation", "test")
+MOST_REPEATS = 5  # of one error at one step, each time with other noise
 
 
 class TrainingFailed(Explained, Exception):
@@ -120,6 +121,7 @@ class Trainer:
         self.step = 0  # steps done
         self.attempt = 0  # rollbacks done
         self.num_errors = 0  # numerical errors met
+        self.repeated = (0, "", 0)  # the last one's step, text, and how often it came in a row
         self.sums: dict[str, int | float] = {}  # of the epoch under way
         self.rows: list[Row] = []
         self.best: Best | None = None
@@ -465,12 +467,20 @@ class Trainer:
             folder.write_metrics(self.rows)
 
     def numerical_error(self, error: NumericalError) -> None:
-        """Count it; then raise, or go back to the last checkpoint and on with other noise."""
+        """Count it; then raise, or restore the last checkpoint and continue with other noise."""
         self.num_errors += 1
         step = self.step if self.epoch_ended else self.step + 1
-        failed = TrainingFailed(-(-step // self.steps_per_epoch), step, error)
         policy = self.config.on_numerical_error
-        if policy == "raise" or self.num_errors > self.config.max_numerical_errors:
+        times = self.repeated[2] + 1 if self.repeated[:2] == (step, str(error)) else 1
+        self.repeated = (step, str(error), times)
+        in_vain = policy == "rollback" and times == MOST_REPEATS
+        if in_vain:
+            error.remedy = (
+                f"The same came {times} times, so other noise does not help: check the data of "
+                f"this step, or leave it out (on_numerical_error skip). {error.remedy}"
+            )
+        failed = TrainingFailed(-(-step // self.steps_per_epoch), step, error)
+        if policy == "raise" or in_vain or self.num_errors > self.config.max_numerical_errors:
             raise failed from error
         if self.engine.is_first:
             log.warning("%s: %s", "leaving it out" if policy == "skip" else "rolling back", failed)
