@@ -99,6 +99,32 @@ def test_a_network_whose_maps_are_one_pixel_trains_on_any_number_of_images():
         assert found.probabilities(images[:1]).isfinite().all()
 
 
+@pytest.mark.parametrize("size", [(4, 4), (3, 4), (5, 4)])
+def test_a_network_that_cannot_take_one_image_refuses_batches_of_one(size):
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (6, 1, *size), generator=draw, dtype=torch.uint8)
+    settings = NetworkConfig(widths=(4,), strides=(2,), stem_stride=2, blocks_per_stage=1)
+    if max(size) <= 4:
+        with pytest.raises(ConfigError, match="batch_size must be 2 or more"):
+            fit(settings, images, torch.arange(6) % 2, max_epochs=1, batch_size=1)
+    else:
+        fit(settings, images, torch.arange(6) % 2, max_epochs=1, batch_size=1)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_no_process_has_a_share_of_one_data_point(processes):
+    engine = Engine("cpu")
+    engine.world_size = processes
+    for num_places in range(2, 5 * processes):
+        shares = []
+        for engine.rank in range(processes):
+            places, weight = engine.share(torch.arange(num_places))
+            assert len(places) >= 2
+            shares += [(place, weight / len(places) / processes) for place in places.tolist()]
+        each = [sum(w for place, w in shares if place == n) for n in range(num_places)]
+        assert each == pytest.approx([1 / num_places] * num_places)
+
+
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted):
     again, other = trainer(), trainer(config(seed=1))
     again.fit()

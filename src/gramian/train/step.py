@@ -116,7 +116,7 @@ def step_objective(
         "count": w.sum(),
         "clamped": sum((result.seen[path] for path in grams_of_layers(model)), zero),
     }
-    if len(places) < engine.world_size and not engine.is_first:  # all had the same points
+    if len(share) == len(places) and not engine.is_first:  # all had the same points
         counts = dict.fromkeys(counts, zero)
     return StepResult(terms, result.kl, counts)
 

@@ -17,6 +17,7 @@ import torch
 
 from gramian.explained import Explained
 from gramian.gram.errors import NonFiniteError, NumericalError, deferred_checks
+from gramian.nn.baseline.network import NetworkConfig
 from gramian.nn.contract import training
 from gramian.nn.likelihoods.metric_sums import Metrics
 from gramian.train.config import ConfigError, TrainConfig
@@ -102,6 +103,12 @@ class Trainer:
     ) -> None:
         if config.calibrate != "none" and not predictor.class_names:
             raise ConfigError("calibrate is for classes, but the data have other targets")
+        fitted, batch_size = predictor.config, min(config.batch_size, len(task.train))
+        if isinstance(fitted, NetworkConfig) and batch_size == 1 and fitted.has_single_pixels:
+            raise ConfigError(
+                "batch_size must be 2 or more for a network whose last maps have one pixel: a "
+                "single pixel has no variance"
+            )
         self.predictor = predictor
         self.task = task
         self.config = config
@@ -110,7 +117,7 @@ class Trainer:
         self.folder = folder
         self.writes = engine.is_first and folder is not None
         self.model = predictor.trainable.to(engine.dtype)
-        self.batch_size = min(config.batch_size, len(task.train))
+        self.batch_size = batch_size
         self.share = math.ceil(self.batch_size / (engine.world_size * config.accumulate))
         set_recomputed_(self.model, self.share, config, engine.device)
         self.steps_per_epoch = num_steps(len(task.train), self.batch_size)

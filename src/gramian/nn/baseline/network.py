@@ -63,6 +63,12 @@ class NetworkConfig(LikelihoodConfig):
             )
         check_likelihood(self)
 
+    @property
+    def has_single_pixels(self) -> bool:
+        """Whether the maps of the last stage are 1×1."""
+        stride = math.prod((self.stem_stride, *self.strides))
+        return max(self.image_shape[1:]) <= stride
+
 
 class Network(Trainable):
     """A ResNet whose logits are marginals of variance 0, so that there is no KL.

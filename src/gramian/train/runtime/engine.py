@@ -230,9 +230,10 @@ class Engine:
     def share(self, places: Tensor) -> tuple[Tensor, float]:
         """This process's share of the places in a batch, and the share's weight in their mean.
 
-        Where there are fewer places than processes, each of them computes all.
+        With fewer than two places for each process, each computes all: one data point alone has no
+        variance, which a network needs.
         """
-        if len(places) < self.world_size:
+        if len(places) < 2 * self.world_size:
             return places, 1.0
         mine = places[self.rank :: self.world_size]
         return mine, len(mine) * self.world_size / len(places)
