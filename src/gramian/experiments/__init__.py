@@ -1,1 +1,1 @@
-"""Floor 4: the program, and the experiments of the paper."""
+"""Floor 4: the program, its server, its plots and its searches."""
