@@ -8,7 +8,6 @@ ASSUMED says what is taken for granted.
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -27,27 +26,6 @@ ASSUMED = {
 }
 
 
-@dataclass(frozen=True)
-class Model:
-    """Seconds of a step: of the data at the published batch, of the chain; bytes that are summed.
-
-    ``chain`` and ``exchanged`` are by the number of GPUs that share the chain.
-    """
-
-    data: float
-    chain: dict[int, float]
-    exchanged: dict[int, int]
-    gradients: float
-    steps: float
-
-    def seconds(self, gpus: int, split: bool, per_gpu: bool) -> float:
-        """Of a step; ``per_gpu``: the published batch on each GPU instead of over all."""
-        data = self.data if per_gpu else self.data / gpus
-        sharing = min(gpus, PER_NODE) if split else 1
-        chain = self.chain[sharing] + exchange(sharing, self.exchanged[sharing])
-        return data + chain + exchange(gpus, self.gradients)
-
-
 def exchange(gpus: int, sent: float) -> float:
     """Seconds of sums over GPUs, by a ring, not hidden behind anything."""
     if gpus == 1:
@@ -57,8 +35,11 @@ def exchange(gpus: int, sent: float) -> float:
     return 2 * (gpus - 1) / gpus * sent / rate + small
 
 
-def count() -> Model:
-    """From two batch sizes of the simulation, and from shares of the chain."""
+def epochs() -> dict[tuple[bool, bool], list[float]]:
+    """Seconds of an epoch by GPUs; keys: the published batch on each GPU, and the chain split.
+
+    From two batch sizes of the simulation, and from shares of the chain.
+    """
     config, model = read_preset("paper")
     rates = calibrated_rates(None)
 
@@ -66,56 +47,45 @@ def count() -> Model:
         return rates.step_seconds(cost).total
 
     full, half = (dkm_step(model, batch, recompute=False) for batch in (256, 128))
-    data = 2 * (seconds(full) - seconds(half))
-    shares = {
-        gpus: full if gpus == 1 else dkm_step(model, 256, recompute=False, sharing=gpus)
-        for gpus in GPUS
-        if gpus <= PER_NODE
+    of_data = 2 * (seconds(full) - seconds(half))
+    chains = {}
+    for sharing in (gpus for gpus in GPUS if gpus <= PER_NODE):
+        cost = full if sharing == 1 else dkm_step(model, 256, recompute=False, sharing=sharing)
+        sent = cost.exchanged_bytes
+        chains[sharing] = seconds(cost) - of_data + exchange(sharing, sent)
+        print(
+            f"chain on {sharing}, exchange included: {1000 * chains[sharing]:.0f} ms, {sent / 1e9:.1f} GB exchanged"
+        )
+    print(f"data of a step: {1000 * of_data:.0f} ms")
+
+    def epoch(gpus: int, per_gpu: bool, split: bool) -> float:
+        data, share = (of_data, 1 / gpus) if per_gpu else (of_data / gpus, 1.0)
+        chain = chains[min(gpus, PER_NODE) if split else 1]
+        step = data + chain + exchange(gpus, full.memory.gradients)
+        return step * share * num_images(config) / config.batch_size
+
+    return {
+        (per_gpu, split): [epoch(gpus, per_gpu, split) for gpus in GPUS]
+        for per_gpu in (False, True)
+        for split in (False, True)
     }
-    return Model(
-        data,
-        {gpus: seconds(cost) - data for gpus, cost in shares.items()},
-        {gpus: cost.exchanged_bytes for gpus, cost in shares.items()},
-        full.memory.gradients,
-        num_images(config) / config.batch_size,
-    )
 
 
 def main() -> None:
     """The table on the screen, and the plot."""
-    model = count()
-    chains = ", ".join(
-        f"{gpus}: {1000 * seconds:.0f} ms and {model.exchanged[gpus] / 1e9:.1f} GB"
-        for gpus, seconds in model.chain.items()
-    )
-    print(f"step: data {1000 * model.data:.0f} ms; chain, by the GPUs that share it: {chains}")
+    columns = epochs()
     print("| GPUs | epoch, 256 over all | the same, chain split | epoch, 256 on each | split |")
     print("|---:|---:|---:|---:|---:|")
-    for gpus in GPUS:
-        cells = []
-        for per_gpu in (False, True):
-            for split in (False, True):
-                steps = model.steps / gpus if per_gpu else model.steps
-                cells.append(f"{steps * model.seconds(gpus, split, per_gpu):.3g} s")
-        print(f"| {gpus} | {' | '.join(cells)} |")
+    for gpus, *row in zip(GPUS, *columns.values(), strict=True):
+        print(f"| {gpus} | {' | '.join(f'{seconds:.3g} s' for seconds in row)} |")
     figure, axes = plt.subplots(figsize=(6.2, 4.0), layout="constrained")
-    one = model.seconds(1, False, False) * model.steps
+    one = columns[False, False][0]
     axes.plot(GPUS, [one / gpus for gpus in GPUS], color="0.7", label="ideal")
-    for per_gpu, colour, batch in ((False, "C0", "256 over all"), (True, "C1", "256 on each")):
-        for split, line, chain in ((False, "-o", "replicated"), (True, "--s", "split")):
-            seconds = [
-                (model.steps / gpus if per_gpu else model.steps)
-                * model.seconds(gpus, split, per_gpu)
-                for gpus in GPUS
-            ]
-            axes.plot(
-                GPUS,
-                seconds,
-                line,
-                color=colour,
-                markersize=4,
-                label=f"batch {batch}, chain {chain}",
-            )
+    for (per_gpu, split), seconds in columns.items():
+        line, chain = ("--s", "split") if split else ("-o", "replicated")
+        colour, batch = ("C1", "256 on each") if per_gpu else ("C0", "256 over all")
+        label = f"batch {batch}, chain {chain}"
+        axes.plot(GPUS, seconds, line, color=colour, markersize=4, label=label)
     axes.set(xscale="log", yscale="log", xlabel="A100s", ylabel="seconds of an epoch, estimated")
     axes.set_xticks(GPUS, [str(gpus) for gpus in GPUS])
     axes.minorticks_off()
