@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -124,7 +124,11 @@ def run_table(options: Namespace) -> None:
     (grid,) = precision_grids(tables) or [result_grid(tables[0])]
     if options.json:
         where = {"folder": folders[0]} if len(folders) == 1 else {"folders": folders}
-        facts = [{"row": line.label, **_cells(grid, line.cells)} for line in grid.lines]
+        facts = [
+            dict(zip(("row", *grid.headings[1:]), (line.label, *texts), strict=True))
+            for line in grid.lines
+            for texts in [[cell.text for cell in line.cells]]
+        ]
         sys.stdout.write(as_json({**where, "rows": facts}))
     else:
         names = " ".join(folders)
@@ -142,14 +146,7 @@ def table_plans(options: Namespace) -> list[Plan]:
         if options[name] is not None and key in own:
             raise UsageError(f"--{name}: the rows of {table.name} have numbers of their own")
     seeds = SEEDS["paper" if table.preset else options.scale]
-    changes = Changes(
-        options.epochs,
-        options.data,
-        options.train_size,
-        options.data_dir,
-        options.precision,
-        options.batch_size,
-    )
+    changes = Changes(**{field.name: options[field.name] for field in fields(Changes)})
     plan = Plan(
         table=table,
         scale=options.scale,
@@ -178,13 +175,8 @@ def run_conditions(options: Namespace) -> None:
             raise UsageError(f"--{name} is for tables; figures have data and seeds of their own")
     suffix = f"-{options.epochs}epochs" if options.epochs else ""
     folder = Path(options.output) / f"{options.name}{suffix}"
-    run_figure(
-        FIGURES[options.name],
-        folder,
-        epochs=options.epochs,
-        jobs=options.jobs,
-        quiet=options.quiet,
-    )
+    figure, (epochs, jobs) = FIGURES[options.name], (options.epochs, options.jobs)
+    run_figure(figure, folder, epochs=epochs, jobs=jobs, quiet=options.quiet)
     if options.json:
         sys.stdout.write(as_json({"folder": str(folder)}))
     else:
@@ -233,10 +225,3 @@ def show_grid(grid: Grid, hidden: tuple[str, ...]) -> None:
 def shown(text: str) -> Text:
     """Text of a folder's files, without markup and control characters."""
     return Text(printable(text, keep="\n"))
-
-
-def _cells(grid: Grid, cells: Sequence[object]) -> dict[str, str]:
-    return {
-        heading: str(getattr(cell, "text", cell))
-        for heading, cell in zip(grid.headings[1:], cells, strict=True)
-    }

@@ -29,7 +29,14 @@ SECONDS = {
     "passes": "passes over memory",
     "waiting": "waiting for the host",
     "noise": "noise drawn on the device",
+    "total": "all, about",
 }
+GUESSES = (
+    "Published: {epoch_seconds:.0f} s per epoch, and about {network_epoch_seconds:.0f} s for the "
+    "network, which sets product_share. Two cruder guesses for ours, not checkpointed: "
+    "{ours_at_network_rate_seconds:.0f} s at the network's FLOP/s, "
+    "{ours_at_published_rate_seconds:.0f} s at those of the published implementation."
+)
 LEFT_OUT = (
     "Left out: evaluations, reading and augmenting images, libraries' workspaces, gaps between "
     "tensors. A last, smaller batch counts by its images."
@@ -40,73 +47,49 @@ Form = Callable[[float], str]
 
 def as_text(result: Mapping[str, Any]) -> str:
     """Tables for a person, with what is published beside them, and all assumptions."""
-    lines = [*_heading(result), "", *_sizes(result), "", *_table(result), ""]
-    if result["published"]:
-        lines += [*_brackets(result["published"]), ""]
-    lines.append("Assumptions")
-    for name, rate in result["assumptions"].items():
-        lines += _wrapped(f"  {name} = {rate['value']:.4g}: {rate['reason']}")
-    return "\n".join([*lines, *_wrapped(f"  {LEFT_OUT}")]) + "\n"
-
-
-def _heading(result: Mapping[str, Any]) -> list[str]:
+    published, parameters, run = result["published"], result["parameters"], result["run"]
     widths = "-".join(map(str, result["widths"]))
     wanted = "as this preset asks" if result["checkpointing_in_preset"] else "not so in this preset"
-    return [
+    lines = [
         f"preset {result['preset']}: widths {widths}, {result['batch']} images per step, "
         f"{result['images']:,} per epoch",
         f"An {result['kind']}.",
         f"Checkpointed: every layer is computed again in the backward pass ({wanted}).",
         "Network: the ResNet of the same widths, with Adam.",
-    ]
-
-
-def _sizes(result: Mapping[str, Any]) -> list[str]:
-    parameters, published = result["parameters"], result["published"]
-    return [
+        "",
         _row("parameters", [f"{parameters['dkm']:,}"]),
         *([f"  {published['difference']}"] if published else []),
         _row("  without unused upper triangles", [f"{parameters['dkm_effective']:,}"]),
         _row("  of the network", [f"{parameters['network']:,}"]),
-    ]
-
-
-def _table(result: Mapping[str, Any]) -> list[str]:
-    published, run = result["published"] or {}, result["run"]
-    memory, seconds = result["memory"], result["epoch_seconds"]
-
-    def row(label: str, values: Mapping[str, Any], form: Form, key: str | None = None) -> str:
-        own = [values[name] for name in MODELS]
-        own += [published[key]] if key in published else []
-        return _row(label, ["–" if value is None else form(value) for value in own])
-
-    return [
+        "",
         _row("", [*MODELS.values(), *(["published"] if published else [])]),
-        row("TFLOP per step", result["step_flops"], _in_units(1e12), "step_flops"),
-        row("PFLOP per epoch", result["epoch_flops"], _in_units(1e15), "epoch_flops"),
-        "memory of a step, GB",
-        *(row(f"  {text}", _column(memory, key), _in_units(1e9)) for key, text in MEMORY.items()),
-        "seconds per epoch on an A100",
-        *(row(f"  {text}", _column(seconds, key), _rounded) for key, text in SECONDS.items()),
-        row("  all, about", _column(seconds, "total"), _rounded, "epoch_seconds"),
-        row(f"{run['epochs']:,} epochs", run["seconds"], duration, "run_seconds"),
-        row(
-            f"{run['seeds']} seeds, one after another",
-            run["all_seeds_seconds"],
-            duration,
-            "all_seeds_seconds",
-        ),
     ]
 
+    def add(label: str, values: Mapping[str, Any], form: Form, key: str = "") -> None:
+        own = [values[name] for name in MODELS]
+        own += [published[key]] if published and key in published else []
+        lines.append(_row(label, ["–" if value is None else form(value) for value in own]))
 
-def _brackets(published: Mapping[str, Any]) -> list[str]:
-    low, high = (published[f"ours_at_{rate}_rate_seconds"] for rate in ("network", "published"))
-    return _wrapped(
-        f"Published: {published['epoch_seconds']:.0f} s per epoch, and about "
-        f"{published['network_epoch_seconds']:.0f} s for the network, which sets product_share. "
-        f"Two cruder guesses for ours, not checkpointed: {low:.0f} s at the network's FLOP/s, "
-        f"{high:.0f} s at those of the published implementation."
-    )
+    def add_all(labels: Mapping[str, str], rows: Mapping[str, Any], form: Form) -> None:
+        for key, text in labels.items():
+            values = {name: rows[name][key] for name in MODELS}
+            add(f"  {text}", values, form, "epoch_seconds" if key == "total" else "")
+
+    add("TFLOP per step", result["step_flops"], _in_units(1e12), "step_flops")
+    add("PFLOP per epoch", result["epoch_flops"], _in_units(1e15), "epoch_flops")
+    lines.append("memory of a step, GB")
+    add_all(MEMORY, result["memory"], _in_units(1e9))
+    lines.append("seconds per epoch on an A100")
+    add_all(SECONDS, result["epoch_seconds"], _rounded)
+    add(f"{run['epochs']:,} epochs", run["seconds"], duration, "run_seconds")
+    seeds = f"{run['seeds']} seeds, one after another"
+    add(seeds, run["all_seeds_seconds"], duration, "all_seeds_seconds")
+    if published:
+        lines += ["", *_wrapped(GUESSES.format(**published))]
+    lines += ["", "Assumptions"]
+    for name, rate in result["assumptions"].items():
+        lines += _wrapped(f"  {name} = {rate['value']:.4g}: {rate['reason']}")
+    return "\n".join([*lines, *_wrapped(f"  {LEFT_OUT}")]) + "\n"
 
 
 def _in_units(unit: float) -> Form:
@@ -120,10 +103,6 @@ def _rounded(seconds: float) -> str:
 def _number(value: float, places: int) -> str:
     """With so many places, or two digits where that would leave fewer."""
     return f"{value:,.{places}f}" if not value or value >= 10**-places else f"{value:.2g}"
-
-
-def _column(rows: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
-    return {name: values[key] for name, values in rows.items()}
 
 
 def _row(label: str, cells: list[str]) -> str:

@@ -53,9 +53,8 @@ def epochs() -> dict[tuple[bool, bool], list[float]]:
         cost = full if sharing == 1 else dkm_step(model, 256, recompute=False, sharing=sharing)
         sent = cost.exchanged_bytes
         chains[sharing] = seconds(cost) - of_data + exchange(sharing, sent)
-        print(
-            f"chain on {sharing}, exchange included: {1000 * chains[sharing]:.0f} ms, {sent / 1e9:.1f} GB exchanged"
-        )
+        milliseconds, gigabytes = 1000 * chains[sharing], sent / 1e9
+        print(f"chain on {sharing}: {milliseconds:.0f} ms with {gigabytes:.1f} GB exchanged")
     print(f"data of a step: {1000 * of_data:.0f} ms")
 
     def epoch(gpus: int, per_gpu: bool, split: bool) -> float:
