@@ -17,6 +17,7 @@ import torch
 
 from gramian import Predictor
 from gramian.experiments.cli.main import main
+from gramian.train.runtime import processes
 from tests.three_processes import SETTINGS
 from tests.train.tiny import assert_same_weights, config, trainer, weights
 
@@ -146,6 +147,22 @@ def test_a_stopped_process_is_named_and_a_signal_ends_all(tmp_path):
     assert (process.returncode, errors) == (143, "gramian: process 1 of 2 is stopped by SIGSTOP\n")
     psutil.wait_procs([child], timeout=20)
     assert not child.is_running()
+
+
+def test_two_signals_end_processes_that_hang_within_ten_seconds(monkeypatch, capsys):
+    """Neither the first process nor the other comes to the end of its step."""
+    waited = []
+    monkeypatch.setattr(processes.time, "sleep", waited.append)
+    monkeypatch.setattr(os, "_exit", lambda code: waited.append(f"exit {code}"))
+    reading, writing = os.pipe()
+    os.write(writing, bytes([signal.SIGTERM, signal.SIGTERM]))
+    with subprocess.Popen(["sleep", "60"]) as child:
+        processes._watch([child], reading)
+        assert child.wait() == -signal.SIGKILL
+    os.close(reading), os.close(writing)
+    assert waited[-1] == "exit 143"
+    assert sum(waited[:-1]) <= 9
+    assert capsys.readouterr().err == "gramian: the other processes do not answer\n"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import __main__
 
 CHILD = "GRAMIAN_STARTED_BY_FIRST_PROCESS"
-PATIENCE = 10.0  # seconds that the first process may hang, after an end or two signals to stop
+PATIENCE = 8.0  # seconds that the first process may hang, after an end or two signals to stop
 
 
 class ProcessLost(Exception):
