@@ -12,6 +12,7 @@ from gramian.gram.fast import passes, split
 from gramian.nn.baseline.resnet import ResNet
 from gramian.nn.conv_dkm import ConvDKM, ConvDKMConfig
 from gramian.train.config import ConfigError
+from gramian.train.cost.step_memory import FIRST_STEP
 from gramian.train.objective import objective
 from gramian.train.presets import presets
 from paper.__main__ import main
@@ -164,7 +165,8 @@ def test_the_memory_is_that_of_a_real_step(recompute, monkeypatch):
     memory = dkm_step(SMALL, 32, recompute=recompute).memory
     measured = measured_peak(SMALL, 32, recompute)
     assert memory.peak == pytest.approx(measured, rel=0.05)
-    assert memory.estimate == pytest.approx(measured, rel=0.15)
+    assert memory.estimate is not None
+    assert memory.estimate - FIRST_STEP == pytest.approx(measured, rel=0.15)
 
 
 def test_the_network_has_the_same_widths():
