@@ -831,3 +831,14 @@ def test_the_cost_of_pixels_strides_and_the_nngp():
     fixed = estimate(replace(CONFIG, nu=math.inf), 10, (4, 4))
     assert fixed.flops < pixels.flops / 100
     assert fixed.bytes < pixels.bytes
+
+
+def test_classes_are_counted_and_noises_are_one_for_each_target_by_default():
+    x = torch.randn(6, 2, dtype=torch.float64, generator=generator())
+    labels = torch.tensor([0, 2, 1, 2, 0, 1])
+    for likelihood in ("categorical", "dirichlet"):
+        assert FullRankDKM(x, labels, FullRankConfig(likelihood=likelihood)).num_outputs == 3
+        four = FullRankConfig(likelihood=likelihood, num_classes=4)
+        assert FullRankDKM(x, labels, four).num_outputs == 4
+    likelihood = FullRankDKM(x, x.sin(), FullRankConfig()).likelihood
+    assert likelihood.noise_var.shape == (2,)
