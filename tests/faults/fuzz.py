@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.append(str(Path(__file__).parents[2]))  # of the paper, which is not installed
 
 import numpy as np
 import torch
