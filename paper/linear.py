@@ -58,7 +58,7 @@ def linear_parser() -> Parser:
 
 def compare(
     points: int, outputs: int, layers: int, nu: float, noise: float, seed: int
-) -> list[tuple[float, ...]]:
+) -> list[tuple[int, float, float, float, float]]:
     """For each layer, numbers of the optimum and the relative difference of the trained matrix."""
     import torch
 

@@ -13,7 +13,7 @@ import yaml
 from jaxtyping import TypeCheckError
 from jsonargparse import get_loader
 
-from gramian import Bandwidth
+from gramian import Bandwidth, __version__
 from gramian.experiments.cli.commands import (
     data,
     evaluate,
@@ -194,7 +194,7 @@ assert main(["train", *sys.argv[1:]]) == 1
         done = subprocess.run(
             [sys.executable, "-c", script, *words], capture_output=True, text=True
         )
-        assert done.stderr.startswith("gramian 0.1") == announced, done.stderr
+        assert done.stderr.startswith(f"gramian {__version__}") == announced, done.stderr
         assert done.stdout == ""
 
 
