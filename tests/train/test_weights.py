@@ -7,11 +7,11 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from gramian import ConvDKMClassifier, DenseDKMConfig, fit
+from gramian import ConvDKMClassifier, ConvDKMConfig, DenseDKMConfig, NormChoice, fit
 from gramian.gram import random
 from gramian.nn.contract import Trainable
 from gramian.nn.steps import inputs
-from gramian.nn.steps.inputs import DenseInput
+from gramian.nn.steps.inputs import DenseInput, PatchInput
 from gramian.train import task
 from gramian.train.data import DataError, Normaliser, RowScaler
 from gramian.train.estimators import DKMClassifier, DKMRegressor, epochs
@@ -48,7 +48,7 @@ def same_draws(monkeypatch):
         return draw_samples(self, 1, generator).expand(-1, batch, -1)
 
     def by_feature(data, fraction, generator):
-        held = data.x.flatten(1)[:, 0] > 0.5
+        held = data.x.flatten(1)[:, 0] > (128 if data.images else 0.5)
         return data.subset((~held).nonzero()[:, 0]), data.subset(held.nonzero()[:, 0])
 
     def smallest(self, x, *_):
@@ -57,7 +57,14 @@ def same_draws(monkeypatch):
     monkeypatch.setattr(Trainable, "draw_samples", shared)
     monkeypatch.setattr(epochs, "hold_out", by_feature)
     monkeypatch.setattr(task, "hold_out", by_feature)
+
+    def some_patches(self, images, *_):
+        f, different = self.patch_size, images.unique(dim=0)
+        patches = different.unfold(2, f, 1).unfold(3, f, 1).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        return patches[:: len(patches) // len(self.inducing_patches)][: len(self.inducing_patches)]
+
     monkeypatch.setattr(DenseInput, "choose_inducing", smallest)
+    monkeypatch.setattr(PatchInput, "choose_inducing", some_patches)
 
 
 def numbers(history):
@@ -99,6 +106,75 @@ def test_estimators(estimator, seed, same_draws):
     b = clone(estimator).fit(x[twice], y[twice])
     assert_same_predictions(a.predictor_, b.predictor_, x)
     assert_same_numbers(a.history_, b.history_)
+
+
+IMAGE_ESTIMATORS = [
+    ConvDKMClassifier(early_stopping=True),
+    ConvDKMClassifier(calibrate="temperature", early_stopping=True),
+    ConvDKMClassifier(class_weight="balanced"),
+    ConvDKMClassifier(class_weight={0: 2.0}, optimiser="adam"),
+]
+
+
+def images():
+    """x, y, weights of 0 to 3, and the images that they stand for. Those of weight 0 are junk."""
+    draw = np.random.default_rng(0)
+    x = draw.integers(1, 256, (32, 1, 6, 6)).astype(np.uint8)
+    x[:, 0, 0, 0] = 8 * np.arange(32)  # those above its mean are held out
+    y, weights = np.arange(32) % 3, np.arange(32) // 2 % 4
+    x[weights == 0, 0, 1:], y[weights == 0] = 0, 7
+    return x, y, weights.astype(float), np.repeat(np.arange(32), weights)
+
+
+def fit_images(estimator, x, y, weights=None):
+    settings = {"num_inducing": (6, 6), "max_epochs": 4, "num_samples": 8, "batch_size": 200}
+    model = clone(estimator).set_params(
+        **settings, random_state=0, precision="64-true", device="cpu"
+    )
+    return model.fit(x, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("estimator", IMAGE_ESTIMATORS, ids=str)
+def test_image_classifiers(estimator, same_draws):
+    """All of weight 2: normalisations take plain means over images, whatever they weigh."""
+    x, y, _, _ = images()
+    a, b = fit_images(estimator, x, y, np.full(32, 2)), fit_images(estimator, *map(twice, (x, y)))
+    assert_same_predictions(a.predictor_, b.predictor_, x)
+    assert_same_numbers(a.history_, b.history_)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+def test_fit_of_images(likelihood, same_draws, tmp_path):
+    """Normalised by the means of each image, which have no weights."""
+    x, y, weights, twice = images()
+    y = y if likelihood == "categorical" else np.sqrt(y)
+    config = ConvDKMConfig(
+        num_inducing=(6, 6), strides=(2, 2), norm=NormChoice(data="image"), likelihood=likelihood,
+        num_samples=8,
+    )  # fmt: skip
+    without = np.minimum(weights, 1)
+    histories, predictors = [], []
+    for name, (a, b, w) in {
+        "a": (x, y, weights), "b": (x[twice], y[twice], None), "c": (x, y, without)
+    }.items():  # fmt: skip
+        predictors.append(
+            fit(
+                config, a, b, sample_weight=w, folder=tmp_path / name, max_epochs=3,
+                batch_size=200, validation_fraction=0.3, patience=2, precision="64-true",
+                device="cpu",
+            )
+        )  # fmt: skip
+        histories.append(numbers(RunFolder(tmp_path / name).read_metrics()))
+    first, second, unweighted = (predictor.predictions(x) for predictor in predictors)
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], atol=2e-4, rtol=2e-4)
+    assert max((first[name] - unweighted[name]).abs().max() for name in first) > 1e-3
+    for one, other in zip(*histories[:2], strict=True):
+        assert one == pytest.approx(other, abs=2e-4, rel=2e-4)
+
+
+def twice(values):
+    return values.repeat(2, 0)
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
