@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gramian import SKR, DenseDKMConfig, NetworkConfig, NormChoice, NotPSDError, fit
+from gramian.nn.layers import grams_of
 from gramian.train.config import ConfigError, TrainConfig
 from gramian.train.data import Augmentation, Dataset, RowScaler
 from gramian.train.natural import NaturalTrainer
@@ -524,6 +525,22 @@ def test_skip_goes_on_after_an_evaluation_that_fails(uninterrupted):
     assert ["test_accuracy" in row for row in rows] == [False, True, True]
     assert [row["numerical_errors"] for row in rows] == [1, 1, 1]
     assert_same_weights(weights(run), weights(uninterrupted))
+
+
+def test_weights_that_are_not_finite_are_a_numerical_error_of_an_evaluation():
+    run = trainer(config(max_epochs=1))
+    evaluate = run.evaluate
+
+    def spoilt():
+        run.measure = lambda *names: {}
+        next(iter(grams_of(run.model.layers).values())).inducing_gram.raw_factor.data.fill_(
+            torch.nan
+        )
+        return evaluate()
+
+    run.evaluate = spoilt
+    with pytest.raises(TrainingFailed, match=r"stem\.gram: the Gram matrix is not finite"):
+        run.fit()
 
 
 def test_rollback_after_an_evaluation_that_fails_repeats_the_epoch_with_other_noise():

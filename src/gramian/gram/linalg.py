@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from gramian.gram.errors import NotPSDError, checks_are_deferred, within
+from gramian.gram.errors import NonFiniteError, NotPSDError, checks_are_deferred, within
 
 
 def cholesky(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
@@ -71,6 +71,8 @@ def solve_right(B: Float[Tensor, "N P"], U: Float[Tensor, "P P"]) -> Float[Tenso
 
 def condition_number(matrix: Float[Tensor, "P P"]) -> float:
     """2-norm condition number, in float64. Beyond about 1e16 it only measures round-off."""
+    if not matrix.isfinite().all():
+        raise NonFiniteError("the Gram matrix")
     return float(torch.linalg.cond(matrix.detach().double()))
 
 

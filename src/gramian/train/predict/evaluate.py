@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gramian.gram.blocks import Marginals
+from gramian.gram.errors import within
 from gramian.gram.linalg import condition_number
 from gramian.nn.contract import Trainable
 from gramian.nn.layers import grams_of
@@ -64,8 +65,9 @@ def condition_numbers(model: Trainable) -> dict[str, float]:
     """Condition number of each learned Gram matrix, by layer."""
     if not isinstance(model, DKM):
         return {}
-    return {
-        path: condition_number(gram.inducing_gram.matrix)
-        for path, gram in grams_of(model.layers).items()
-        if gram.inducing_gram is not None
-    }
+    found = {}
+    for path, gram in grams_of(model.layers).items():
+        if gram.inducing_gram is not None:
+            with within(path):
+                found[path] = condition_number(gram.inducing_gram.matrix)
+    return found
