@@ -430,13 +430,19 @@ def test_files_move_to_another_disk(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "names", [["model"], ["model/config.json"], ["metrics.jsonl", "metrics.csv"], ["result.json"]]
+    ("names", "remove"),
+    [
+        (["model"], shutil.rmtree),
+        (["model/config.json"], Path.unlink),
+        (["metrics.jsonl", "metrics.csv"], Path.unlink),
+        (["result.json"], Path.unlink),
+        (["model/model.safetensors"], lambda path: path.write_bytes(b"")),
+    ],
 )
-def test_what_was_deleted_of_a_finished_run_is_made_again(runs, capsys, names):
+def test_what_was_deleted_of_a_finished_run_is_made_again(runs, capsys, names, remove):
     before = content(runs / "run")
     for name in names:
-        path = runs / "run" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove(runs / "run" / name)
     code, _, err = outcome(capsys, *TRAIN, str(runs))
     assert code == 0
     assert names == ["result.json"] or f"lacks {names[0]}" in err

@@ -234,9 +234,10 @@ class RunFolder:
         return None if changed or (result is not None and self._lacks_something()) else result
 
     def _lacks_something(self) -> bool:
-        """Whether a finished run lacks files that its last checkpoint can give back."""
+        """Whether files of a finished run are gone or empty, which its last checkpoint restores."""
         names = ("env.json", "metrics.jsonl", "metrics.csv", *FILES_OF_A_MODEL)
-        missing = [name for name in names if not (self.path / name).exists()]
+        paths = {name: self.path / name for name in names}
+        missing = [n for n, path in paths.items() if not (path.is_file() and path.stat().st_size)]
         if missing and self.checkpoints.paths():
             log.info("%s lacks %s: made again", self.path, ", ".join(missing))
             return True
