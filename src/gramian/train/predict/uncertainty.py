@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+import numpy as np
 import torch
 
 from gramian.gram.blocks import Marginals
@@ -33,7 +34,8 @@ def probabilities_and_scores(predictor: Predictor, q: Marginals) -> tuple[Array,
         information.append(torch.zeros(len(part.mean)) if shared is None else shared.cpu())
     p = torch.cat(probabilities).numpy()
     p = p / p.sum(1, keepdims=True)
-    scores = {"entropy": entropies(p), "doubt": 1 - p.max(1)}
+    doubt = np.sort(p)[:, :-1].sum(1)  # more digits than 1 − p.max(1) where p is nearly 1
+    scores = {"entropy": entropies(p), "doubt": doubt}
     if q.var.any():
         scores["latent_variance"] = q.var.double().mean(1).cpu().numpy()
         scores["mutual_information"] = torch.cat(information).double().numpy()
