@@ -220,3 +220,21 @@ def test_the_page_of_the_site_finds_a_pasted_message(tmp_path):
         assert browser.happened("Runtime.exceptionThrown") == []
     finally:
         browser.close()
+
+
+@pytest.mark.parametrize(
+    ("pasted", "message"),
+    [
+        ("all images must have one size", "all images must have one size and be all grey"),
+        ("gramian: X must hold lists of equal lengths", "… must hold lists of equal lengths"),
+        ("all images must have one size and be all grey or all RGB, but a.png has 3×3 pixels",
+         "all images must have one size and be all grey"),
+        ("nothing like this at all", None),
+        ("the weather must be fine today", None),
+        ("must be", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_a_message_is_known_by_its_beginning(pasted, message):
+    found = best_entry(pasted, ENTRIES)
+    assert found is None if message is None else found.message.startswith(message)

@@ -55,6 +55,10 @@ def run(words: Sequence[str]) -> None:
     sys.stdout.write(f"{about.strip()}\n")
 
 
+FEWEST = 15
+"""Characters of a message, without values, that are enough to know it by."""
+
+
 def help_parser() -> Parser:
     """The options."""
     parser = Parser("help", "What an error means, and what to do.")
@@ -91,10 +95,23 @@ def entries_of(text: str) -> list[Entry]:
 
 
 def best_entry(pasted: str, entries: Sequence[Entry]) -> Entry | None:
-    """The message with the most words of its own that the pasted text contains."""
+    """The message with the most words of its own that the pasted text contains, or begins."""
     text = " ".join(pasted.split())
     fitting = [entry for entry in entries if pattern(entry.message).search(text)]
-    return max(fitting, key=lambda entry: len(entry.message.replace("…", "")), default=None)
+    if not fitting:
+        common = {len(beginning(entry.message, text)): entry for entry in reversed(entries)}
+        return common[max(common)] if max(common) >= FEWEST else None
+    return max(fitting, key=lambda entry: len(entry.message.replace("…", "")))
+
+
+def beginning(message: str, text: str) -> str:
+    """What the end of a text has of a message that was not pasted to its end."""
+    words = message.split()
+    for count in range(len(words) - 1, 0, -1):
+        some = " ".join(words[:count]).rstrip(",:;")
+        if len(some) >= FEWEST and re.search(f"{pattern(some).pattern}$", text):
+            return some.replace("…", "")
+    return ""
 
 
 def pattern(message: str) -> re.Pattern[str]:
