@@ -171,7 +171,7 @@ def main() -> None:
     from gramian.nn.steps import inputs
 
     nn.Module._apply = apply  # type: ignore[method-assign,assignment]
-    inputs._choose = lambda candidates, count, generator, what: candidates[:count].clone()
+    inputs._choose = lambda candidates, count, *_: candidates[:count].clone()
     said = {}
     for name, case in CASES.items():
         with Simulated():

@@ -50,7 +50,7 @@ class Usual:
         """Write a thousand quantiles, for models without their data."""
         at = np.linspace(0, 1, QUANTILES)
         quantiles = {name: np.quantile(values, at) for name, values in self.scores.items()}
-        rounded = {name: [float(f"{v:.6g}") for v in values] for name, values in quantiles.items()}
+        rounded = {name: [float(f"{v:.8g}") for v in values] for name, values in quantiles.items()}
         text = json.dumps({"data": data, "quantiles": rounded})
         write_text_atomically(folder / USUAL, text + "\n")
 
