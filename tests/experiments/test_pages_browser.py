@@ -131,7 +131,7 @@ def test_what_the_server_refuses_is_shown(browser, url):
     wait_until(browser, "document.getElementById('status').className === 'error'")
     text = browser.evaluate("document.getElementById('status').innerText")
     assert "hello.png" in text
-    assert "format is unknown" in text
+    assert "its format is none of" in text
 
 
 def test_rows_are_typed(browser, rows):

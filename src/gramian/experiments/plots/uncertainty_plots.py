@@ -43,7 +43,7 @@ def unlike_histograms(
         auroc = detection(like[score], unlike[score]).auroc
         axes.set_title(f"{titles[score]}\nAUROC {auroc:.3f}", fontsize=9)
         axes.set_ylabel("share of images (%)")
-        axes.legend()
+        axes.legend(loc="upper right")
     return figure
 
 
