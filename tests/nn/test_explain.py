@@ -87,6 +87,25 @@ def test_shares_are_refused_where_the_batch_is_part_of_a_prediction():
         input_shares(model, x[:2], x[3], torch.zeros(2, dtype=torch.int64))
 
 
+def test_input_shares_of_images_with_channels_add_up_one_by_one():
+    model, _ = build("conv")
+    colour = ConvDKM.from_config(replace(CONV, image_shape=(3, 8, 8))).double()
+    x = torch.randn(7, 3, 8, 8, generator=generator(4), dtype=torch.float64)
+    colour.initialise_(x, generator())
+    random_(colour)
+    colour.eval()
+    outputs, reference = torch.tensor([0, 2]), x[6]
+    shares = input_shares(colour, x[:2], reference, outputs)
+    assert shares.shape == (2, 8, 8)
+    f, f0 = colour.predict(x[:2]).mean, colour.predict(x[6:]).mean[0]
+    expected = f.gather(1, outputs[:, None])[:, 0] - f0[outputs]
+    torch.testing.assert_close(shares.sum((1, 2)), expected, rtol=0.02, atol=1e-5)
+    with pytest.raises(ValueError, match="images"):
+        input_shares(colour, IMAGES[:2], IMAGES[6], outputs)
+    with pytest.raises(ValueError, match="images"):
+        contributions(model, x)
+
+
 def test_an_image_of_reference_pixels_has_no_shares():
     model, x = build("conv")
     shares, _ = pixel_shares(model, x[:1], x[:1])

@@ -17,6 +17,7 @@ from gramian import (
     NormChoice,
     VarianceCheck,
 )
+from gramian.nn.joint import joint
 from gramian.nn.steps.kernels import KERNELS, Kernel, Matern32, NormalizedGaussian, SumKernel
 from tests.nn.test_models import DENSE, SMALL, conv_model, dense_model, images, rows
 from tests.samples import random_
@@ -180,6 +181,12 @@ def test_the_state_of_a_custom_layer_is_saved_and_moved():
     other.load_state_dict(frozen.state_dict())
     assert_same(other(x), frozen(x), 1e-12)
     assert_same(frozen.float()(x.float()), first.float()(x.float()).marginals, 1e-3)
+
+
+def test_no_joint_distribution_through_a_custom_layer():
+    config = replace(DENSE, layer=f"{__name__}.Doubling", num_layers=1)
+    with pytest.raises(ValueError, match="taken through layer1, a Doubling"):
+        joint(moved(dense_model(config)), rows(4, seed=7))
 
 
 def test_choices_that_need_no_batch_can_be_frozen_whatever_the_statistics():

@@ -1,10 +1,12 @@
 """Layers: the fast halves against the definition, and nothing computed that nobody reads."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from gramian import SKR, ConvDKM, ConvDKMConfig, GramBlocks, NegativeVarianceError, NormChoice
-from gramian.nn.layers import DKMLayer, ResidualBlock, Shortcut
+from gramian.nn.layers import DKMLayer, Layer, ResidualBlock, Shortcut
 from gramian.nn.steps import gram_layer, output
 from gramian.nn.steps.centre import Centre
 from gramian.nn.steps.conv import KernelConv
@@ -116,3 +118,27 @@ def test_pooled_variances_are_checked(pooling):
     bad = GramBlocks(gram.ii, gram.ti, gram.tt_diag - 100)
     with pytest.raises(NegativeVarianceError, match="2 of 2 variances"):
         pooling()(bad)
+
+
+class Tripling(Layer):
+    """G → 3 G: a layer that is none of ours."""
+
+    def inducing(self, G_ii, noise):
+        return SimpleNamespace(ii=3 * G_ii)
+
+    def data(self, gram, state):
+        return GramBlocks(state.ii, 3 * gram.ti, 3 * gram.tt_diag), {}
+
+
+def test_a_block_of_custom_layers_weighs_its_branches():
+    G = random_gram(4, (2, 3, 3), 0)
+    block = ResidualBlock(Tripling(), Tripling(), None, weights=(0.25, 2.0))
+    found, _ = block.data(G, block.inducing(G.ii, {}))
+    for name in ("ii", "ti", "tt_diag"):
+        torch.testing.assert_close(getattr(found, name), (0.25 + 2 * 9) * getattr(G, name))
+
+
+@pytest.mark.parametrize("weights", [(-0.1, 1.0), (1.0, -0.1), (0.0, 0.0)])
+def test_weights_of_branches_are_positive(weights):
+    with pytest.raises(ValueError, match="residual weights"):
+        ResidualBlock(Tripling(), Tripling(), None, weights)
